@@ -7,6 +7,7 @@ import { choice, el, fill, swatch } from "./dom.ts";
 import { address, bytes, grouped, plural, seconds } from "./format.ts";
 import type { Memory } from "./memory.ts";
 import { NEVER } from "./memory.ts";
+import { durationInWords } from "./moment.ts";
 import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
 import { queryOf, searched } from "./search.ts";
@@ -80,10 +81,16 @@ export function mount(host: HTMLElement, app: App): void {
     draw();
   }
 
+  /** The moments from the first to the last that is asked about. */
+  function stretch(): [from: number, to: number] {
+    const { moment, from, to } = store.state;
+    const scale = app.scale();
+    return scope === "moment" ? [moment, moment] : [scale.at(from), scale.at(to)];
+  }
+
   function list(): void {
     const memory = app.memory();
-    const { moment, from, to } = store.state;
-    const [begin, end] = scope === "moment" ? [moment, moment] : [from, to];
+    const [begin, end] = stretch();
     const wanted = matcher(memory, search.value);
     const { born, freed, size } = memory;
     total = 0;
@@ -100,11 +107,11 @@ export function mount(host: HTMLElement, app: App): void {
   function draw(): void {
     const memory = app.memory();
     const rows = pager.shown(found, `, ${bytes(total)}`);
-    const { moment, from, to } = store.state;
+    const [begin, end] = stretch().map((moment) => shortWhen(memory, moment));
     caption.textContent =
       scope === "moment"
-        ? `Allocations alive after event ${grouped(moment)}`
-        : `Allocations alive at any moment from event ${grouped(from)} to ${grouped(to)}`;
+        ? `Allocations alive after ${begin}`
+        : `Allocations alive at any moment from ${begin} to ${end}`;
     fill(head, ...COLUMNS.map(([by, name, of]) => heading(by, name, of)));
     fill(body, ...[...rows].flatMap((i) => (open.has(i) ? [row(memory, i), detail(memory, i)] : [row(memory, i)])));
   }
@@ -167,7 +174,7 @@ export function mount(host: HTMLElement, app: App): void {
         line.through !== "" && el("span", { class: "muted" }, ` → ${line.through}`),
       ),
       el("td", { class: "number" }, birth(memory, i)),
-      el("td", { class: "number wide" }, memory.freed[i] === NEVER ? "never" : grouped(memory.freed[i])),
+      el("td", { class: "number wide" }, memory.freed[i] === NEVER ? "never" : columnWhen(memory, memory.freed[i])),
       el("td", { class: "number" }, lifetime(memory, i)),
     );
   }
@@ -175,11 +182,17 @@ export function mount(host: HTMLElement, app: App): void {
   function detail(memory: Memory, i: number): HTMLElement {
     const line = memory.lines[memory.line[i]];
     const requested = memory.size[i] - memory.slack[i];
+    const { ram } = memory.head;
+    const how = ram?.hows[memory.stream[i]];
     const facts: [string, string][] = [
-      ["size", `${bytes(memory.size[i])} (${grouped(memory.size[i])} B)`],
-      ["requested", `${bytes(requested)} (${grouped(requested)} B)`],
-      ["address", address(memory.head.address_base, memory.address[i])],
-      ["stream", String(memory.stream[i])],
+      [how?.sampled ? "stands for" : "size", `${bytes(memory.size[i])} (${grouped(memory.size[i])} B)`],
+      ...(ram === null
+        ? ([
+            ["requested", `${bytes(requested)} (${grouped(requested)} B)`],
+            ["address", address(memory.head.address_base, memory.address[i])],
+            ["stream", String(memory.stream[i])],
+          ] satisfies [string, string][])
+        : ([["how", how?.name ?? ""]] satisfies [string, string][])),
       ["born", when(memory, memory.born[i])],
       ["freed", memory.freed[i] === NEVER ? "never" : when(memory, memory.freed[i])],
     ];
@@ -251,7 +264,18 @@ function matcher(memory: Memory, text: string): (allocation: number) => boolean 
 }
 
 function birth(memory: Memory, i: number): string {
-  return memory.born[i] === 0 ? "before" : grouped(memory.born[i]);
+  return memory.born[i] === 0 ? "before" : columnWhen(memory, memory.born[i]);
+}
+
+/** A moment in a column: of RAM its time, for of its events only some are there. */
+function columnWhen(memory: Memory, moment: number): string {
+  const time = memory.head.ram === null ? null : memory.timeOf(moment);
+  return time === null ? grouped(moment) : seconds(time, memory.timeError);
+}
+
+function shortWhen(memory: Memory, moment: number): string {
+  const isEvent = memory.head.ram === null || memory.timeOf(moment) === null;
+  return isEvent ? `event ${grouped(moment)}` : columnWhen(memory, moment);
 }
 
 function when(memory: Memory, moment: number): string {
@@ -261,7 +285,7 @@ function when(memory: Memory, moment: number): string {
   const time = memory.timeOf(moment);
   const step = memory.stepOf(moment);
   return [
-    `event ${grouped(moment)}`,
+    memory.head.ram === null || time === null ? `event ${grouped(moment)}` : "",
     time === null ? "" : seconds(time, memory.timeError),
     step === null ? "" : `step ${grouped(step)}`,
   ]
@@ -271,6 +295,7 @@ function when(memory: Memory, moment: number): string {
 
 function lifetime(memory: Memory, i: number): string {
   const end = Math.min(memory.freed[i], memory.head.events);
-  const lived = plural(end - memory.born[i], "event");
+  const time = memory.head.ram === null ? null : durationInWords(memory, memory.born[i], end);
+  const lived = time ?? plural(end - memory.born[i], "event");
   return memory.freed[i] === NEVER ? `≥ ${lived}` : lived;
 }

@@ -142,8 +142,14 @@ export function mount(host: HTMLElement, app: App): void {
       timer = undefined;
       button.textContent = "Play";
     };
+    /** The first and the last moment in view. */
+    const view = (): [from: number, to: number] => {
+      const scale = app.scale();
+      return [scale.at(app.store.state.from), scale.at(app.store.state.to)];
+    };
     const step = (): void => {
-      const { from, to, moment } = app.store.state;
+      const [from, to] = view();
+      const { moment } = app.store.state;
       const next = moment + Math.max(1, Math.round((to - from) / PLAY_FRAMES));
       app.store.set({ moment: Math.min(next, to) });
       if (next >= to) {
@@ -160,7 +166,8 @@ export function mount(host: HTMLElement, app: App): void {
             stop();
             return;
           }
-          const { from, to, moment } = app.store.state;
+          const [from, to] = view();
+          const { moment } = app.store.state;
           if (moment >= to || moment < from) {
             app.store.set({ moment: from });
           }

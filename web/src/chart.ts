@@ -4,9 +4,10 @@
 import uPlot from "uplot";
 import type { SubjectHead } from "./data.ts";
 import { eachFrame, el } from "./dom.ts";
-import { bytes, grouped } from "./format.ts";
+import { bytes } from "./format.ts";
 import type { Timeline } from "./memory.ts";
 import { isPrinting } from "./paper.ts";
+import type { Scale } from "./scale.ts";
 import { countUpTo } from "./sorting.ts";
 import { colour } from "./theme.ts";
 
@@ -16,6 +17,8 @@ const HEIGHT = 300;
 const FONT = "11px system-ui, sans-serif";
 /** A limit higher than this many times what there is to see is not drawn: it would press the rest flat. */
 const WORTH_SHOWING = 2.2;
+/** Of the second line. */
+const DASHES = [4, 3];
 /** More steps than this in a view have no lines of their own. */
 const MOST_STEP_LINES = 60;
 
@@ -28,16 +31,20 @@ export interface Picture {
   timeline: Timeline;
   /** From the bottom up. */
   areas: Area[];
-  reserved: boolean;
+  /** Over the areas: the first is drawn through, the second dashed; null: hidden. */
+  lines: (Float64Array | null)[];
   limit: boolean;
   head: SubjectHead;
-  timeLabel: (moment: number) => string | null;
+  scale: Scale;
+  /** What a position is called on the axis, in one line or several, the most important first. */
+  label: (position: number) => string[];
 }
 
 export interface Gestures {
   /** The column under the mouse; null when it leaves. `x` is within the chart. */
   hover(column: number | null, x: number): void;
-  choose(moment: number): void;
+  /** A moment was clicked; the position is the mouse's. */
+  choose(moment: number, position: number): void;
   select(from: number, to: number): void;
   /** A factor below 1 shows less. */
   zoom(at: number, factor: number): boolean;
@@ -49,12 +56,16 @@ export interface Chart {
   element: HTMLElement;
   draw(picture: Picture): void;
   resize(width: number): void;
-  /** Puts the mark of the chosen moment. */
-  mark(moment: number): void;
+  /** Puts the mark of the chosen moment, at a position. */
+  mark(position: number): void;
   /** How many columns there is room for. */
   columns(): number;
   /** Whether the limit is too far above what there is to see. */
   limitIsBeyond(): boolean;
+}
+
+function isShown({ from, to }: { from: number; to: number }, position: number): boolean {
+  return from <= position && position <= to;
 }
 
 /** Whether pressing the mouse so moves the view, rather than selecting a part of it. */
@@ -80,13 +91,9 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       points: { show: false },
     };
   });
-  const reserved: uPlot.Series = {
-    scale: "y",
-    width: 1.5,
-    stroke: () => colour("--text"),
-    paths: stepped,
-    points: { show: false },
-  };
+  const lines = [[], DASHES].map((dash): uPlot.Series => {
+    return { scale: "y", width: 1.5, stroke: () => colour("--text"), paths: stepped, points: { show: false }, dash };
+  });
 
   const ink = () => colour("--muted");
   const grid = { stroke: () => colour("--grid"), width: 1 };
@@ -108,8 +115,8 @@ export function createChart(slots: number, gestures: Gestures): Chart {
           font: FONT,
           size: 40,
           space: 110,
-          incrs: Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(),
-          values: (plot, splits) => splits.map((moment) => momentLabel(plot, moment)),
+          incrs: Array.from({ length: 14 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(),
+          values: (plot, splits) => splits.map((position) => labelAt(plot, position)),
         },
         {
           stroke: ink,
@@ -122,7 +129,7 @@ export function createChart(slots: number, gestures: Gestures): Chart {
           values: (_, splits) => splits.map(bytes),
         },
       ],
-      series: [{}, ...areas, reserved],
+      series: [{}, ...areas, ...lines],
       cursor: {
         y: false,
         points: { show: false },
@@ -156,21 +163,21 @@ export function createChart(slots: number, gestures: Gestures): Chart {
         ],
       },
     },
-    [[], ...Array.from({ length: slots + 1 }, () => [])],
+    [[], ...Array.from({ length: slots + lines.length }, () => [])],
   );
   const element = el("div", { class: "chart" });
   element.append(chart.root);
   chart.over.append(mark);
 
   /** Event and time; only what has room before the picture ends. */
-  function momentLabel(plot: uPlot, moment: number): string {
-    if (moment > (picture?.timeline.to ?? 0)) {
+  function labelAt(plot: uPlot, position: number): string {
+    if (position > (picture?.timeline.to ?? 0)) {
       return ""; // where the last moment ends
     }
-    const room = 2 * (plot.width - LEFT - plot.valToPos(moment, "x"));
+    const room = 2 * (plot.width - LEFT - plot.valToPos(position, "x"));
     plot.ctx.save();
     plot.ctx.font = FONT;
-    const parts = [grouped(moment), picture?.timeLabel(moment) ?? ""].filter(
+    const parts = (picture?.label(position) ?? []).filter(
       (text) => text !== "" && plot.ctx.measureText(text).width <= room,
     );
     plot.ctx.restore();
@@ -191,7 +198,8 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   });
   chart.over.addEventListener("click", (event) => {
     if (Math.abs(event.clientX - pressedAt) < 4 && !event.shiftKey && picture !== null) {
-      gestures.choose(picture.timeline.tops[columnAt(event.clientX - chart.over.getBoundingClientRect().left)]);
+      const left = event.clientX - chart.over.getBoundingClientRect().left;
+      gestures.choose(picture.timeline.tops[columnAt(left)], chart.posToVal(left, "x"));
     }
   });
 
@@ -245,9 +253,9 @@ export function createChart(slots: number, gestures: Gestures): Chart {
     if (picture === null || steps === null || steps === undefined) {
       return;
     }
-    const { from, to } = picture.timeline;
-    const first = countUpTo(steps.begins, from);
-    const shown = steps.begins.slice(first, countUpTo(steps.begins, to));
+    const { timeline, scale } = picture;
+    const first = countUpTo(steps.begins, scale.at(timeline.from));
+    const shown = steps.begins.slice(first, countUpTo(steps.begins, scale.at(timeline.to)));
     if (shown.length > MOST_STEP_LINES) {
       return;
     }
@@ -257,7 +265,7 @@ export function createChart(slots: number, gestures: Gestures): Chart {
     ctx.lineWidth = devicePixelRatio;
     ctx.beginPath();
     for (const begin of shown) {
-      const x = Math.round(plot.valToPos(begin + 1, "x", true)) + 0.5;
+      const x = Math.round(plot.valToPos(scale.of(begin + 1), "x", true)) + 0.5;
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
     }
@@ -269,11 +277,11 @@ export function createChart(slots: number, gestures: Gestures): Chart {
     if (picture === null) {
       return;
     }
-    const { head, timeline } = picture;
+    const { head, timeline, scale } = picture;
     const { ctx, bbox } = plot;
     const ratio = devicePixelRatio;
-    const inView = (moment: number) => timeline.from <= moment && moment <= timeline.to;
-    const xOf = (moment: number) => plot.valToPos(moment + 0.5, "x", true);
+    const inView = (moment: number) => isShown(timeline, scale.of(moment));
+    const xOf = (moment: number) => plot.valToPos(scale.of(moment) + 0.5, "x", true);
     ctx.save();
     ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "left";
@@ -341,8 +349,8 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       write(`peak ${bytes(most)}`, x, Math.max(y - 5 * ratio, bbox.top + 10 * ratio), colour("--text"));
     }
     // On the screen an element marks it, which moves without drawing all again; paper may be wider than the screen was.
-    if (isPrinting() && inView(marked)) {
-      const x = Math.round(xOf(marked));
+    if (isPrinting() && isShown(timeline, marked)) {
+      const x = Math.round(plot.valToPos(marked + 0.5, "x", true));
       ctx.strokeStyle = colour("--accent");
       ctx.lineWidth = ratio;
       ctx.beginPath();
@@ -354,8 +362,9 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   }
 
   function place(): void {
-    const { from, to } = picture?.timeline ?? { from: 0, to: -1 };
-    mark.hidden = marked < from || marked > to;
+    const view = picture?.timeline ?? { from: 0, to: -1 };
+    const { from, to } = view;
+    mark.hidden = !isShown(view, marked);
     mark.style.left = `${((marked + 0.5 - from) / (to + 1 - from)) * plotWidth - 0.5}px`;
   }
 
@@ -377,17 +386,17 @@ export function createChart(slots: number, gestures: Gestures): Chart {
         stacks.push(sum);
         below = sum;
       }
-      const line = next.reserved ? Float64Array.from(x, (_, i) => timeline.reserved[Math.min(i, x.length - 2)]) : null;
-      const highest = below.reduce(
-        (most, value) => Math.max(most, value),
-        line?.reduce((a, b) => Math.max(a, b), 0) ?? 0,
-      );
+      const drawn = lines.map((_, index) => {
+        const line = next.lines[index] ?? null;
+        return line && Float64Array.from(x, (_, i) => line[Math.min(i, x.length - 2)]);
+      });
+      const highest = [below, ...drawn].reduce((most, line) => line?.reduce((a, b) => Math.max(a, b), most) ?? most, 0);
       const limit = next.limit ? (next.head.limit?.bytes ?? 0) : 0;
       top = Math.max(1, limit <= highest * WORTH_SHOWING ? Math.max(highest, limit) : highest) * 1.06;
       const nothing = new Array<null>(x.length).fill(null);
       // The highest stack is drawn first, the lower ones over it.
       const inOrder = Array.from({ length: slots }, (_, index) => stacks[slots - 1 - index] ?? nothing);
-      chart.setData([x, ...inOrder, line ?? nothing]);
+      chart.setData([x, ...inOrder, ...drawn.map((line) => line ?? nothing)]);
       place();
     },
     resize(width) {
@@ -395,8 +404,8 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       chart.setSize({ width, height: HEIGHT });
       place();
     },
-    mark(moment) {
-      marked = moment;
+    mark(position) {
+      marked = position;
       place();
     },
     columns: () => Math.floor(plotWidth),

@@ -12,6 +12,7 @@ import { whenSeen } from "./redraw.ts";
 import { queryOf } from "./search.ts";
 import { tableHead } from "./table-head.ts";
 import { colour } from "./theme.ts";
+import { wordsOf } from "./words.ts";
 
 const POINTS = 500;
 const HEIGHT = 220;
@@ -27,7 +28,7 @@ interface Row {
 
 export function mount(host: HTMLElement, app: App): void {
   const content = el("div");
-  const chart = lineChart("Allocated and reserved bytes of both recordings, one over the other", HEIGHT, null);
+  const chart = lineChart("Bytes that are held and taken in both recordings, one over the other", HEIGHT, null);
   host.append(content);
   let shown: DiffDevice | undefined;
   let draw: (() => void) | null = null;
@@ -86,10 +87,11 @@ async function drawChart(app: App, device: DiffDevice, chart: LineChart, heading
   heading.textContent = `Over the recordings, ${axis.by}`;
   const series = there.flatMap(({ memory, name, property }) => {
     const { allocated, reserved } = along(axis, memory);
+    const words = wordsOf(memory.head);
     const stroke = colour(property);
     return [
-      { name: `${name}: allocated`, colour: stroke, values: allocated, width: 2 },
-      { name: `${name}: reserved`, colour: stroke, values: reserved, width: 1, dash: [4, 3] },
+      { name: `${name}: ${words.held}`, colour: stroke, values: allocated, width: 2 },
+      { name: `${name}: ${words.taken}`, colour: stroke, values: reserved, width: 1, dash: [4, 3] },
     ];
   });
   chart.show(axis, series);
@@ -98,6 +100,7 @@ async function drawChart(app: App, device: DiffDevice, chart: LineChart, heading
 function peaks(app: App, device: DiffDevice): HTMLElement {
   const before = device.before === null ? null : app.page.subjects[device.before]!;
   const after = device.after === null ? null : app.page.subjects[device.after]!;
+  const words = wordsOf((after ?? before)!);
   const row = (name: string, key: "allocated" | "reserved" | "requested"): HTMLElement => {
     const [was, is] = [before?.peak[key].bytes ?? 0, after?.peak[key].bytes ?? 0];
     return el(
@@ -138,7 +141,13 @@ function peaks(app: App, device: DiffDevice): HTMLElement {
           el("th", { scope: "col", class: "number" }, "Difference"),
         ),
       ),
-      el("tbody", {}, row("allocated", "allocated"), row("reserved", "reserved"), row("requested", "requested")),
+      el(
+        "tbody",
+        {},
+        row(words.held, "allocated"),
+        row(words.taken, "reserved"),
+        device.ordinal !== null && row("requested", "requested"),
+      ),
     ),
   );
 }
@@ -169,7 +178,7 @@ function kinds(app: App, device: DiffDevice): HTMLElement {
     el(
       "table",
       { class: "diff-table" },
-      el("caption", {}, "What each kind holds at the allocated peak"),
+      el("caption", {}, "What each kind holds at the peak"),
       el(
         "thead",
         {},
@@ -186,7 +195,7 @@ function kinds(app: App, device: DiffDevice): HTMLElement {
         {},
         ...device.kinds.map((kind) => {
           const mark = el("span", { class: "swatch", "aria-hidden": "true" });
-          mark.style.background = app.page.kinds.find(({ key }) => key === kind.key)?.colour ?? "";
+          mark.style.background = app.page.kinds.find(({ name }) => name === kind.name)?.colour ?? "";
           return cells(kind, most, el("th", { scope: "row" }, mark, kind.name), false);
         }),
       ),
@@ -265,7 +274,7 @@ function lines(device: DiffDevice): HTMLElement[] {
       el(
         "table",
         { class: "diff-table" },
-        el("caption", {}, "What each line holds at the allocated peak, before and after"),
+        el("caption", {}, "What each line holds at the peak, before and after"),
         head.element,
         body,
       ),

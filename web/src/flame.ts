@@ -4,7 +4,7 @@
 // seen is what a screen reader reads. Calls too narrow to draw are one box; zooming into the call above shows them.
 
 import { el, fill } from "./dom.ts";
-import { bytes, grouped, percent, plural } from "./format.ts";
+import { bytesWithin, grouped, percent, plural } from "./format.ts";
 import type { FlameNode, Frame } from "./memory.ts";
 import type { Query } from "./search.ts";
 import { queryOf } from "./search.ts";
@@ -33,6 +33,7 @@ interface Box {
   calls: number;
   bytes: number;
   count: number;
+  error: number;
   depth: number;
   /** Shares of the width. */
   left: number;
@@ -48,7 +49,7 @@ export function flame(): Flame {
   const details = el("p", { class: "flame-details" });
   const element = el("div", { class: "flame" }, crumbs, details, scroller);
 
-  let root: FlameNode = { name: "", frame: -1, bytes: 0, count: 0, children: [] };
+  let root: FlameNode = { name: "", frame: -1, bytes: 0, count: 0, error: 0, children: [] };
   let frames: readonly Frame[] = [];
   /** The calls from the outermost to the one that was zoomed into. */
   let path: FlameNode[] = [];
@@ -69,7 +70,7 @@ export function flame(): Flame {
   }
 
   function describe(box: Box, place: string): string {
-    const held = `${bytes(box.bytes)}, ${percent(box.bytes, root.bytes)}, ${plural(box.count, "block")}`;
+    const held = `${bytesWithin(box.bytes, box.error)}, ${percent(box.bytes, root.bytes)}, ${plural(box.count, "block")}`;
     if (box.calls > 1) {
       return `${grouped(box.calls)} more calls, too narrow to draw: ${held}`;
     }
@@ -115,6 +116,7 @@ export function flame(): Flame {
         calls: nodes.length,
         bytes: sum,
         count,
+        error: Math.hypot(...nodes.map(({ error }) => error)),
         depth,
         left,
         width: share,

@@ -17,6 +17,11 @@ export function bytes(value: number): string {
   return `${value} B`;
 }
 
+/** Bytes that may be off by `error`. */
+export function bytesWithin(value: number, error: number): string {
+  return error > 0 ? `${bytes(value)} ± ${bytes(error)}` : bytes(value);
+}
+
 /** A change in bytes, with its sign. */
 export function change(value: number): string {
   return value === 0 ? "0 B" : (value < 0 ? "−" : "+") + bytes(Math.abs(value));

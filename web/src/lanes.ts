@@ -8,6 +8,7 @@ import { el } from "./dom.ts";
 import { grouped, plural } from "./format.ts";
 import type { Memory } from "./memory.ts";
 import type { Range } from "./range.ts";
+import type { Scale } from "./scale.ts";
 import { countUpTo } from "./sorting.ts";
 import { colour } from "./theme.ts";
 
@@ -37,7 +38,7 @@ export interface Lane {
 
 export interface Lanes {
   element: HTMLElement;
-  draw(memory: Memory, view: Range, left: number, width: number, right: number): void;
+  draw(memory: Memory, scale: Scale, view: Range, left: number, width: number, right: number): void;
 }
 
 /** `choose` is called with the stretch of a bar that is clicked. */
@@ -46,15 +47,20 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
   let shown: Memory | null = null;
   let lanes: Lane[] = [];
   let view: Range = { from: 0, to: 0 };
+  let scale: Scale | null = null;
   let left = 0;
   let width = 1;
 
   const barUnder = ({ offsetX, offsetY }: MouseEvent): Bar | undefined => {
     const perPixel = (view.to - view.from + 1) / width;
-    // A bar covers the moments after its beginning.
-    const at = view.from - 1 + (offsetX - left) * perPixel;
+    const position = view.from + (offsetX - left) * perPixel;
     const lane: Lane | undefined = lanes[Math.floor(offsetY / LANE)];
-    return lane && barAt(lane, at, NEAR * perPixel);
+    if (lane === undefined || scale === null) {
+      return undefined;
+    }
+    // A bar covers the moments after its beginning.
+    const at = scale.at(position) - 1;
+    return barAt(lane, at, Math.max(scale.at(position + NEAR * perPixel) - 1 - at, Number.MIN_VALUE));
   };
   canvas.addEventListener("mousemove", (event) => {
     const bar = barUnder(event);
@@ -71,12 +77,13 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
 
   return {
     element: canvas,
-    draw(memory, range, plotLeft, plotWidth, right) {
+    draw(memory, along, range, plotLeft, plotWidth, right) {
       if (shown !== memory) {
         shown = memory;
         lanes = lanesOf(memory);
       }
       [view, left, width] = [range, plotLeft, plotWidth];
+      scale = along;
       const ratio = devicePixelRatio;
       const total = left + width + right;
       canvas.width = Math.round(total * ratio);
@@ -101,14 +108,14 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
       ctx.beginPath();
       ctx.rect(left, 0, width, lanes.length * LANE);
       ctx.clip();
-      lanes.forEach((lane, index) => drawLane(ctx, lane, index * LANE + 1));
+      lanes.forEach((lane, index) => drawLane(ctx, along, lane, index * LANE + 1));
     },
   };
 
-  function drawLane(ctx: CanvasRenderingContext2D, lane: Lane, y: number): void {
+  function drawLane(ctx: CanvasRenderingContext2D, along: Scale, lane: Lane, y: number): void {
     const { what, bars } = lane;
-    const scale = width / (view.to - view.from + 1);
-    const xOf = (moment: number) => left + (moment + 1 - view.from) * scale;
+    const perPosition = width / (view.to - view.from + 1);
+    const xOf = (moment: number) => left + (along.of(moment + 1) - view.from) * perPosition;
     const fills = [colour("--hover"), colour("--line")];
     const marks = colour("--muted");
     const write = (text: string, x: number, end: number) => {
@@ -119,7 +126,7 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
         ctx.fillText(cut(ctx, text, room), visible + 4, y + BAR / 2 + 0.5);
       }
     };
-    const [first, beyond] = inView(lane, view);
+    const [first, beyond] = inView(lane, { from: along.at(view.from), to: along.at(view.to) });
     const crowded = (beyond - first) * NARROWEST > width;
     let last = { pixel: -Infinity, wide: false };
     for (let at = first; at < beyond; at++) {

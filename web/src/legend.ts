@@ -58,6 +58,6 @@ export function createLegend(changed: () => void): Legend {
 }
 
 /** A line's mark in the legend. */
-export function lineMark(dashed: boolean): HTMLElement {
-  return el("span", { class: dashed ? "swatch line dashed" : "swatch line", "aria-hidden": "true" });
+export function lineMark(style: "drawn" | "dashed" | "limit"): HTMLElement {
+  return el("span", { class: `swatch line ${style}`, "aria-hidden": "true" });
 }

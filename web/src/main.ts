@@ -6,7 +6,7 @@ import "./views.css";
 import * as allocations from "./allocations.ts";
 import * as allocator from "./allocator.ts";
 import type { App, Mount } from "./app.ts";
-import type { Page } from "./data.ts";
+import type { Page, SubjectHead } from "./data.ts";
 import { readPage } from "./data.ts";
 import * as diff from "./diff.ts";
 import { el } from "./dom.ts";
@@ -15,6 +15,8 @@ import { byName } from "./names.ts";
 import * as peak from "./peak.ts";
 import * as ranks from "./ranks.ts";
 import { recent } from "./recent.ts";
+import type { Scale } from "./scale.ts";
+import { eventScale, hasTime, spanOf, timeScale } from "./scale.ts";
 import type { State, Store } from "./state.ts";
 import { createStore } from "./state.ts";
 import type { Themes } from "./theme.ts";
@@ -22,16 +24,24 @@ import { createThemes } from "./theme.ts";
 import * as timeline from "./timeline.ts";
 import * as whatif from "./whatif.ts";
 
+const isOfGpu = (head: SubjectHead): boolean => head.ram === null;
+
 /** The views in the order of the page; the last part says which pages have it, all if it is left out. */
 const VIEWS: [id: string, heading: string, mount: Mount, has?: (page: Page) => boolean][] = [
-  ["ranks", "Ranks and devices", ranks.mount, (page) => page.mode !== "diff" && page.subjects.length > 1],
+  ["ranks", "Ranks and devices", ranks.mount, (page) => page.subjects.some(isOfGpu) && hasSeveral(page)],
+  ["ranks", "Processes", ranks.mount, (page) => !page.subjects.some(isOfGpu) && hasSeveral(page)],
   ["diff", "Before and after", diff.mount, (page) => page.diff !== null],
   ["timeline", "Timeline", timeline.mount],
   ["peak", "Held at the chosen moment", peak.mount],
-  ["allocator", "The allocator at the chosen moment", allocator.mount],
+  ["allocator", "The allocator at the chosen moment", allocator.mount, (page) => page.subjects.some(isOfGpu)],
   ["what-if", "What if", whatif.mount, (page) => page.subjects.some(({ what_if }) => what_if !== null)],
   ["allocations", "Allocations", allocations.mount],
 ];
+
+/** Two that are drawn over the same time need no small pictures. */
+function hasSeveral({ mode, subjects }: Page): boolean {
+  return mode !== "diff" && subjects.length > (mode === "together" ? 2 : 1);
+}
 
 /** Subjects whose memory is kept: those of a comparison, and the one that was shown before. */
 const KEPT = 3;
@@ -39,7 +49,7 @@ const KEPT = 3;
 declare global {
   interface Window {
     /** For people at the console, and for tests. */
-    oomph?: { page: Page; store: Store; memory: () => Memory };
+    oomph?: { page: Page; store: Store; memory: () => Memory; scale: App["scale"] };
   }
 }
 
@@ -56,20 +66,24 @@ async function main(host: HTMLElement): Promise<void> {
 async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise<void> {
   const memoryOf = recent(KEPT, (subject) => Memory.load(page, subject));
   let memory = await memoryOf(page.worst);
-  const store = createStore(atPeak(page, page.worst, "kind"));
+  const store = createStore(atPeak(memory, "kind"));
   const status = el("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
   let latest = page.worst;
   const app: App = {
     page,
     store,
     memory: () => memory,
+    scale: (of = memory, axis = store.state.axis) => scaleOf(of, axis),
     memoryOf,
     async show(subject) {
       latest = subject;
       const loaded = await memoryOf(subject);
       if (latest === subject && store.state.subject !== subject) {
+        const [before, { axis, by }] = [memory, store.state];
         memory = loaded;
-        store.set(atPeak(page, subject, store.state.by));
+        const isBeside = before.head.beside?.subject === subject && axis === "time" && hasTime(loaded.head);
+        const moment = scaleOf(loaded, axis).at(scaleOf(before, axis).of(store.state.moment));
+        store.set(isBeside ? { subject, moment } : atPeak(loaded, by));
       }
     },
     theme: themes.theme,
@@ -78,7 +92,7 @@ async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise
       status.textContent = text;
     },
   };
-  window.oomph = { page, store, memory: app.memory };
+  window.oomph = { page, store, memory: app.memory, scale: app.scale };
 
   host.append(status);
   if (page.subjects.length > 1) {
@@ -86,9 +100,11 @@ async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise
     (document.getElementById("answer") ?? host).before(subjectChooser(app));
   }
   showAnswer(store.state.subject);
+  document.documentElement.dataset.memory = memory.head.ram === null ? "gpu" : "ram";
   store.on((now, before) => {
     if (now.subject !== before.subject) {
       showAnswer(now.subject);
+      document.documentElement.dataset.memory = memory.head.ram === null ? "gpu" : "ram";
       showHeadline(page, now.subject);
     }
   });
@@ -104,9 +120,21 @@ async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise
   }
 }
 
-function atPeak(page: Page, subject: number, by: State["by"]): State {
-  const head = page.subjects[subject];
-  return { subject, from: 0, to: head.events, moment: head.peak.allocated.moment, by };
+function atPeak(memory: Memory, by: State["by"]): State {
+  const { head, page } = memory;
+  const axis = hasTime(head) ? "time" : "events";
+  const { end } = scaleOf(memory, axis);
+  return { subject: page.subjects.indexOf(head), axis, from: 0, to: end, moment: head.peak.allocated.moment, by };
+}
+
+/** By time, what is drawn together has one scale. */
+function scaleOf(memory: Memory, axis: State["axis"]): Scale {
+  const { head, page } = memory;
+  if (axis === "events" || !hasTime(head)) {
+    return eventScale(memory);
+  }
+  const beside = head.beside?.offset == null ? [] : [page.subjects[head.beside.subject]];
+  return timeScale(memory, Math.max(...[head, ...beside].map((one) => spanOf(one)[1])));
 }
 
 /** Where things are. In a notebook's frame a link to a part of the page may lead elsewhere, so the script goes there. */
@@ -116,7 +144,7 @@ function contents(parts: [id: string, heading: string, ...unknown[]][]): HTMLEle
       event.preventDefault();
       document.getElementById(id)?.scrollIntoView();
     };
-    return el("li", {}, el("a", { href: `#${id}`, onclick: go }, heading));
+    return el("li", { "data-part": id }, el("a", { href: `#${id}`, onclick: go }, heading));
   };
   return el(
     "nav",
@@ -149,7 +177,7 @@ function subjectChooser(app: App): HTMLElement {
 /** The sentence on top of the page; what compares recordings holds for all of them. */
 function showHeadline(page: Page, subject: number): void {
   const headline = document.querySelector(".oomph-header h1");
-  if (headline !== null && page.mode === "one") {
+  if (headline !== null && (page.mode === "one" || page.mode === "together")) {
     headline.textContent = page.subjects[subject].headline;
   }
 }

@@ -5,11 +5,14 @@
 
 import type { Annotation } from "./annotation.ts";
 import { annotationAt, inOrder } from "./annotation.ts";
+import { Counts } from "./counts.ts";
 import type { ColumnName, Page, SubjectHead, Text, Waste } from "./data.ts";
 import { COLUMNS, inflated, readUnsigned, Varints } from "./data.ts";
+import type { Scale } from "./scale.ts";
+import { eventScale } from "./scale.ts";
 import type { Occupant, Segment } from "./segments.ts";
 import { addSegments, fillRanges, SegmentLog } from "./segments.ts";
-import { countUpTo, largestFirst, selected } from "./sorting.ts";
+import { countUpTo, countWhile, largestFirst, selected } from "./sorting.ts";
 
 export type { Waste } from "./data.ts";
 export type { Block, BlockState, Segment } from "./segments.ts";
@@ -55,17 +58,23 @@ export interface Group {
 /** A stretch of the recording in columns. A column is all moments from its start to the next one's. */
 export interface Timeline {
   by: "kind" | "line";
+  /** The first and the last position. */
   from: number;
   to: number;
-  /** The first moment of each column. */
+  /** The first position of each column. */
   starts: Float64Array;
+  /** The first and the last moment of each column. */
+  firsts: Float64Array;
+  lasts: Float64Array;
   /** The moment of each column at which allocated was most: what `groups` and `allocated` show. */
   tops: Float64Array;
   /** What `allocated` is made of: kinds in the page's order, or lines with the largest first. */
   groups: Group[];
   allocated: Float64Array;
-  /** The most reserved in each column. */
+  /** The most reserved in each column; of RAM, the most that the kernel counted as the process's own. */
   reserved: Float64Array;
+  /** Of RAM, the most pages of files. */
+  files: Float64Array | null;
 }
 
 export interface FlameNode {
@@ -74,6 +83,8 @@ export interface FlameNode {
   frame: number;
   bytes: number;
   count: number;
+  /** By how much samples among them may be off. */
+  error: number;
   /** Largest first. */
   children: FlameNode[];
 }
@@ -82,6 +93,8 @@ export interface LineAt {
   line: number;
   bytes: number;
   count: number;
+  /** By how much samples among them may be off. */
+  error: number;
   /** The kind with the most of the bytes. */
   kind: number;
 }
@@ -90,6 +103,8 @@ export interface KindAt {
   kind: number;
   bytes: number;
   count: number;
+  /** By how much samples among them may be off. */
+  error: number;
 }
 
 export class Memory {
@@ -121,6 +136,10 @@ export class Memory {
   #frame: Uint32Array;
   #innermost: Int32Array;
   #lineOfStack: Uint32Array;
+  /** Of RAM, what the kernel counted. */
+  readonly counts: Counts | null;
+  /** By how much an allocation may be off, squared: nothing, unless it is a sample. */
+  readonly variance: Float64Array | null;
   /** Events and when they were, in microseconds: the corners of a line. */
   #times: { events: Float64Array; micros: Float64Array };
   /** The rank of each allocation's size among all sizes. */
@@ -138,11 +157,18 @@ export class Memory {
         return [name, column === undefined ? new Uint8Array() : await inflated(column)] as const;
       }),
     );
-    return new Memory(page, subject, Object.fromEntries(read) as Record<ColumnName, Uint8Array>);
+    const { ram } = page.subjects[subject];
+    const counted = ram === null ? new Uint8Array() : await inflated(ram.counted);
+    return new Memory(page, subject, Object.fromEntries(read) as Record<ColumnName, Uint8Array>, counted);
   }
 
-  /** From the inflated columns. */
-  constructor(page: Page, subject: number, columns: Record<ColumnName, Uint8Array>) {
+  /** From the inflated columns; of RAM, with the one of what the kernel counted. */
+  constructor(
+    page: Page,
+    subject: number,
+    columns: Record<ColumnName, Uint8Array>,
+    counted: Uint8Array = new Uint8Array(),
+  ) {
     const head = page.subjects[subject];
     const rows = (name: ColumnName) => head.columns[name]?.rows ?? 0;
     this.page = page;
@@ -181,6 +207,15 @@ export class Memory {
     this.kind = new Uint8Array(indices("kind"));
     this.stack = indices("stack");
     this.stream = indices("stream");
+    const { ram } = head;
+    this.counts = ram === null ? null : new Counts(counted, ram.counted.rows);
+    // A sample stands for blocks of which it is one, and has that chance to be seen.
+    this.variance =
+      ram === null
+        ? null
+        : this.size.map((size, i) =>
+            ram.hows[this.stream[i]]?.sampled ? size * Math.min(size, ram.sampled_every) : 0,
+          );
 
     this.#parent = new Int32Array(rows("nodes"));
     this.#frame = new Uint32Array(rows("nodes"));
@@ -259,22 +294,23 @@ export class Memory {
     }
   }
 
-  /** The moments from `from` to `to` in at most `columns` columns. */
-  timeline(by: "kind" | "line", from: number, to: number, columns: number): Timeline {
-    const moments = to - from + 1;
-    columns = Math.max(1, Math.min(columns, moments));
+  /** The positions from `from` to `to` in at most `columns` columns. */
+  timeline(by: "kind" | "line", from: number, to: number, columns: number, scale: Scale = eventScale(this)): Timeline {
+    const positions = to - from + 1;
+    columns = Math.max(1, Math.min(columns, positions));
     // One more than there are: where the last one ends.
     const starts = new Float64Array(columns + 1);
     for (let column = 0; column <= columns; column++) {
-      starts[column] = from + Math.floor((column * moments) / columns);
+      starts[column] = from + Math.floor((column * positions) / columns);
     }
+    const firsts = starts.subarray(0, columns).map((start) => scale.at(start));
+    const lasts = starts.subarray(1).map((end) => scale.at(end - 1));
     const tops = new Float64Array(columns);
     const allocated = new Float64Array(columns);
     for (let column = 0; column < columns; column++) {
-      const end = starts[column + 1];
-      let top = starts[column];
+      let top = firsts[column];
       let most = this.allocated[top];
-      for (let moment = top + 1; moment < end; moment++) {
+      for (let moment = top + 1; moment <= lasts[column]; moment++) {
         if (this.allocated[moment] > most) {
           top = moment;
           most = this.allocated[moment];
@@ -285,23 +321,14 @@ export class Memory {
     }
 
     const { born, freed, size } = this;
-    const perMoment = columns / moments;
+    const [earliest, latest] = [firsts[0], lasts[columns - 1]];
     // Which column first shows the state at a moment of the view or a later one.
-    const shownFrom = (moment: number): number => {
-      let column = Math.floor((moment - from) * perMoment);
-      // The product is rounded: the column may be one too high or too low.
-      if (starts[column] > moment) {
-        column--;
-      } else if (starts[column + 1] <= moment) {
-        column++;
-      }
-      return tops[column] >= moment ? column : column + 1;
-    };
-    const groups = by === "kind" ? this.#kindGroups() : this.#lineGroups(from, to, allocated, tops);
+    const shownFrom = (moment: number): number => countWhile(columns, (column) => tops[column] < moment);
+    const groups = by === "kind" ? this.#kindGroups() : this.#lineGroups(earliest, latest, allocated, tops);
     // Each allocation is added where it first shows and taken away where it no longer does; then summed from the left.
     const changes = new Float64Array(groups.keys.length * (columns + 1));
     const of = by === "kind" ? this.kind : this.line;
-    const end = countUpTo(born, to);
+    const end = countUpTo(born, latest);
     for (let i = 0, first = 0; i < end; i++) {
       // Births only ever go on, and so does the column that shows them first.
       while (first < columns && tops[first] < born[i]) {
@@ -313,18 +340,36 @@ export class Memory {
       }
       const row = groups.of[of[i]] * (columns + 1);
       changes[row + first] += size[i];
-      changes[row + (freed[i] > to ? columns : shownFrom(freed[i]))] -= size[i];
+      changes[row + (freed[i] > latest ? columns : shownFrom(freed[i]))] -= size[i];
     }
+    // Before a recording begins and after it ends, nothing is known.
+    const unknown = (column: number) => starts[column + 1] <= scale.first || starts[column] > scale.last;
     const named = groups.keys.map((key, group) => {
       const bytes = changes.subarray(group * (columns + 1), group * (columns + 1) + columns);
       for (let column = 1; column < columns; column++) {
         bytes[column] += bytes[column - 1];
       }
+      bytes.forEach((_, column) => {
+        bytes[column] = unknown(column) ? 0 : bytes[column];
+      });
       return { key, name: this.groupName(by, key), bytes };
     });
     const shown = named.filter(({ bytes }) => bytes.some((value) => value > 0));
-    const reserved = this.#mostReserved(starts);
-    return { by, from, to, starts: starts.subarray(0, columns), tops, groups: shown, allocated, reserved };
+    const known = (value: number, column: number) => (unknown(column) ? 0 : value);
+    const counted = (what: "own" | "files") => this.#mostCounted(what, starts, scale).map(known);
+    return {
+      by,
+      from,
+      to,
+      starts: starts.subarray(0, columns),
+      firsts,
+      lasts,
+      tops,
+      groups: shown,
+      allocated: allocated.map(known),
+      reserved: this.counts === null ? this.#mostReserved(firsts, lasts).map(known) : counted("own"),
+      files: this.counts === null ? null : counted("files"),
+    };
   }
 
   /** What people call a group of a timeline. */
@@ -380,18 +425,32 @@ export class Memory {
     return { keys: shown, of };
   }
 
-  #mostReserved(starts: Float64Array): Float64Array {
+  #mostReserved(firsts: Float64Array, lasts: Float64Array): Float64Array {
     const { moments, reserved } = this.#segments;
-    let next = countUpTo(moments, starts[0]);
+    let next = countUpTo(moments, firsts[0]);
     let held = next > 0 ? reserved[next - 1] : 0;
-    return starts.subarray(1).map((end, column) => {
+    return lasts.map((last, column) => {
       let most = held;
-      for (; next < moments.length && moments[next] < end; next++) {
+      for (; next < moments.length && moments[next] <= last; next++) {
         held = reserved[next];
-        most = moments[next] === starts[column] ? held : Math.max(most, held);
+        most = moments[next] === firsts[column] ? held : Math.max(most, held);
       }
       return most;
     });
+  }
+
+  #mostCounted(of: "own" | "files", starts: Float64Array, scale: Scale): Float64Array {
+    const { counts } = this;
+    const shift = this.head.beside?.offset ?? 0;
+    // By events, a column ends where the next one's first event is.
+    const micros = starts.map((start) =>
+      scale.by === "time"
+        ? start - shift
+        : start > this.head.events
+          ? Infinity
+          : (this.timeOf(start) ?? 0) * 1e6 - shift,
+    );
+    return micros.subarray(1).map((end, column) => counts?.most(of, micros[column], end) ?? 0);
   }
 
   /** The allocations that are alive at `moment`, largest first. */
@@ -438,9 +497,11 @@ export class Memory {
     const kinds = this.page.kinds.length;
     const bytes = new Float64Array(this.lines.length * kinds);
     const counts = new Uint32Array(this.lines.length);
+    const variances = new Float64Array(this.lines.length);
     this.#eachAlive(moment, (i) => {
       const line = this.line[i];
       bytes[line * kinds + this.kind[i]] += this.size[i];
+      variances[line] += this.variance?.[i] ?? 0;
       counts[line]++;
     });
     const found: LineAt[] = [];
@@ -450,33 +511,44 @@ export class Memory {
       }
       const ofLine = bytes.subarray(line * kinds, (line + 1) * kinds);
       const sum = ofLine.reduce((total, value) => total + value, 0);
-      found.push({ line, bytes: sum, count, kind: ofLine.indexOf(Math.max(...ofLine)) });
+      if (sum === 0) {
+        return; // address space that was never touched
+      }
+      const error = errorOf(variances[line]);
+      found.push({ line, bytes: sum, count, error, kind: ofLine.indexOf(Math.max(...ofLine)) });
     });
     return found.sort((a, b) => b.bytes - a.bytes || a.line - b.line);
   }
 
   /** What each kind holds at `moment`, largest first. */
   kindsAt(moment: number): KindAt[] {
-    const found = this.page.kinds.map((_, kind) => ({ kind, bytes: 0, count: 0 }));
+    const variances = new Float64Array(this.page.kinds.length);
+    const found = this.page.kinds.map((_, kind) => ({ kind, bytes: 0, count: 0, error: 0 }));
     this.#eachAlive(moment, (i) => {
       const group = found[this.kind[i]];
       group.bytes += this.size[i];
       group.count++;
+      variances[this.kind[i]] += this.variance?.[i] ?? 0;
     });
-    return found.filter(({ count }) => count > 0).sort((a, b) => b.bytes - a.bytes || a.kind - b.kind);
+    found.forEach((group) => {
+      group.error = errorOf(variances[group.kind]);
+    });
+    return found.filter(({ bytes }) => bytes > 0).sort((a, b) => b.bytes - a.bytes || a.kind - b.kind);
   }
 
   /** What is held at `moment` by calls, outermost first. Calls that are not shown are left out of the stacks. */
   flameAt(moment: number, show: "own" | "python" | "all"): FlameNode {
     const bytes = new Float64Array(this.#innermost.length);
     const counts = new Uint32Array(this.#innermost.length);
+    const variances = new Float64Array(this.#innermost.length);
     this.#eachAlive(moment, (i) => {
       const stack = this.stack[i];
       bytes[stack] += this.size[i];
+      variances[stack] += this.variance?.[i] ?? 0;
       counts[stack]++;
     });
     const shown = (frame: Frame) => show === "all" || (show === "own" ? frame.own : !frame.native);
-    const root: FlameNode = { name: "all", frame: -1, bytes: 0, count: 0, children: [] };
+    const root: FlameNode = { name: "all", frame: -1, bytes: 0, count: 0, error: 0, children: [] };
     const children = new Map<FlameNode, Map<string | number, FlameNode>>();
     const descend = (parent: FlameNode, key: string | number, name: string, frame: number): FlameNode => {
       let known = children.get(parent);
@@ -486,7 +558,7 @@ export class Memory {
       }
       let child = known.get(key);
       if (child === undefined) {
-        child = { name, frame, bytes: 0, count: 0, children: [] };
+        child = { name, frame, bytes: 0, count: 0, error: 0, children: [] };
         known.set(key, child);
         parent.children.push(child);
       }
@@ -507,6 +579,8 @@ export class Memory {
       const grow = () => {
         at.bytes += bytes[stack];
         at.count += count;
+        // Errors of different blocks add up as squares.
+        at.error = Math.hypot(at.error, errorOf(variances[stack]));
       };
       grow();
       if (path.length === 0) {
@@ -598,12 +672,38 @@ export class Memory {
     return this.allocated[Math.max(0, Math.min(moment, this.head.events))];
   }
 
+  /** What is asked for at `moment` may be off by so much. */
+  errorAt(moment: number): number {
+    let variance = 0;
+    if (this.variance !== null) {
+      this.#eachAlive(moment, (i) => {
+        variance += this.variance?.[i] ?? 0;
+      });
+    }
+    return errorOf(variance);
+  }
+
+  /** What the kernel counted until the next event: the process's own, and pages of files. */
+  #countedAt(of: "own" | "files", moment: number): number {
+    const shift = this.head.beside?.offset ?? 0;
+    const micros = (at: number) => (at > this.head.events ? Infinity : (this.timeOf(at) ?? 0) * 1e6 - shift);
+    return this.counts?.most(of, micros(moment), micros(moment + 1)) ?? 0;
+  }
+
+  /** Of RAM, pages of files. */
+  filesAt(moment: number): number {
+    return this.#countedAt("files", moment);
+  }
+
   reservedAt(moment: number): number {
+    if (this.counts !== null) {
+      return this.#countedAt("own", moment);
+    }
     const changes = countUpTo(this.#segments.moments, moment);
     return changes > 0 ? this.#segments.reserved[changes - 1] : 0;
   }
 
-  /** Seconds from the first event to the event that made `moment`; off by `timeError` at most. */
+  /** Seconds from the first event, of what is drawn together, to the event that made `moment`; off by `timeError` at most. */
   timeOf(moment: number): number | null {
     const { events, micros } = this.#times;
     if (this.head.times === null || events.length === 0) {
@@ -614,7 +714,8 @@ export class Memory {
     const next = Math.min(corner + 1, events.length - 1);
     const run = events[next] - events[corner];
     const passed = run > 0 ? Math.min(1, (event - events[corner]) / run) : 0;
-    return (micros[corner] + passed * (micros[next] - micros[corner])) / 1e6;
+    const shift = this.head.beside?.offset ?? 0;
+    return (shift + micros[corner] + passed * (micros[next] - micros[corner])) / 1e6;
   }
 
   /** The seconds that a time may be off by. */
@@ -637,6 +738,11 @@ export class Memory {
     const step = countUpTo(steps.begins, moment - 1);
     return step === 0 ? null : step;
   }
+}
+
+/** Twice the standard deviation. */
+function errorOf(variance: number): number {
+  return Math.floor(2 * Math.sqrt(variance));
 }
 
 /** What indices stand for. */

@@ -3,16 +3,19 @@
 import { grouped, seconds } from "./format.ts";
 import type { Axis } from "./line-chart.ts";
 import type { Memory } from "./memory.ts";
+import { wordsOf } from "./words.ts";
 
 /** Where a moment is, for people: the peak by its name, others by event, time, step and what the program named. */
 export function momentInWords(memory: Memory, moment: number): string {
   const { head } = memory;
-  const facts = [`after event ${grouped(moment)} of ${grouped(head.events)}`];
   const time = memory.timeOf(moment);
+  // Of RAM only some events are there, and how many says nothing.
+  const isCounted = head.ram === null || time === null;
+  const facts = isCounted ? [`after event ${grouped(moment)} of ${grouped(head.events)}`] : [];
   const step = memory.stepOf(moment);
   const annotation = annotationInWords(memory, moment);
   if (time !== null) {
-    facts.push(seconds(time, memory.timeError));
+    facts.push(isCounted ? seconds(time, memory.timeError) : `at ${seconds(time, memory.timeError)}`);
   }
   if (step !== null) {
     facts.push(`step ${grouped(step)}`);
@@ -22,9 +25,9 @@ export function momentInWords(memory: Memory, moment: number): string {
   }
   const name =
     moment === head.peak.allocated.moment
-      ? "at the allocated peak"
+      ? wordsOf(head).heldPeak
       : moment === head.peak.reserved.moment
-        ? "at the reserved peak"
+        ? wordsOf(head).takenPeak
         : head.ooms.some((oom) => oom.moment === moment)
           ? "when memory ran out"
           : "";

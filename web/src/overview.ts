@@ -4,33 +4,34 @@ import { eachFrame, el } from "./dom.ts";
 import type { Memory } from "./memory.ts";
 import type { Range } from "./range.ts";
 import { moved } from "./range.ts";
+import type { Scale } from "./scale.ts";
 import { colour } from "./theme.ts";
 
 const HEIGHT = 34;
 
 export interface Overview {
   element: HTMLElement;
-  draw(memory: Memory, view: Range, left: number, width: number, right: number): void;
+  draw(memory: Memory, scale: Scale, view: Range, left: number, width: number, right: number): void;
 }
 
 export function createOverview(show: (view: Range) => void): Overview {
   // The keyboard has other ways to everything that this does.
   const canvas = el("canvas", { class: "overview", "aria-hidden": "true" });
-  let known: { memory: Memory; width: number; heights: Float64Array } | null = null;
+  let known: { memory: Memory; by: Scale["by"]; width: number; heights: Float64Array } | null = null;
   let view: Range = { from: 0, to: 0 };
-  let events = 0;
+  let last = 0;
   let left = 0;
   let width = 1;
 
   canvas.addEventListener("pointerdown", (event) => {
-    const perPixel = (events + 1) / width;
+    const perPixel = (last + 1) / width;
     const at = (event.offsetX - left) * perPixel;
     // Beside the frame, the frame comes to the mouse.
     const inside = view.from <= at && at <= view.to;
-    const start = inside ? view : moved(view, at - (view.from + view.to) / 2, events);
+    const start = inside ? view : moved(view, at - (view.from + view.to) / 2, last);
     const from = event.clientX;
     let clientX = from;
-    const follow = eachFrame(() => show(moved(start, (clientX - from) * perPixel, events)));
+    const follow = eachFrame(() => show(moved(start, (clientX - from) * perPixel, last)));
     const move = (next: PointerEvent) => {
       clientX = next.clientX;
       follow();
@@ -45,10 +46,11 @@ export function createOverview(show: (view: Range) => void): Overview {
 
   return {
     element: canvas,
-    draw(memory, range, plotLeft, plotWidth, right) {
-      [view, events, left, width] = [range, memory.head.events, plotLeft, plotWidth];
-      if (known?.memory !== memory || known.width !== width) {
-        known = { memory, width, heights: memory.timeline("kind", 0, events, Math.floor(width)).allocated };
+    draw(memory, scale, range, plotLeft, plotWidth, right) {
+      [view, last, left, width] = [range, scale.end, plotLeft, plotWidth];
+      if (known?.memory !== memory || known.width !== width || known.by !== scale.by) {
+        const { allocated } = memory.timeline("kind", 0, last, Math.floor(width), scale);
+        known = { memory, by: scale.by, width, heights: allocated };
       }
       const ratio = devicePixelRatio;
       const total = left + width + right;
@@ -78,8 +80,8 @@ export function createOverview(show: (view: Range) => void): Overview {
       ctx.lineTo(left + width, HEIGHT);
       ctx.fill();
       ctx.globalAlpha = 1;
-      const x = left + (view.from / (events + 1)) * width;
-      const framed = Math.max(3, ((view.to - view.from + 1) / (events + 1)) * width);
+      const x = left + (view.from / (last + 1)) * width;
+      const framed = Math.max(3, ((view.to - view.from + 1) / (last + 1)) * width);
       ctx.fillStyle = colour("--accent");
       ctx.globalAlpha = 0.16;
       ctx.fillRect(x, 0, framed, HEIGHT);

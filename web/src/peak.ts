@@ -5,8 +5,8 @@
 import type { App } from "./app.ts";
 import { choice, el, fill, swatch } from "./dom.ts";
 import { flame, heldByCalls } from "./flame.ts";
-import { bytes, grouped, percent, plural } from "./format.ts";
-import type { Frame, Memory } from "./memory.ts";
+import { bytes, bytesWithin, grouped, percent, plural } from "./format.ts";
+import type { Frame, LineAt, Memory } from "./memory.ts";
 import { momentInWords } from "./moment.ts";
 import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
@@ -29,6 +29,7 @@ interface Row {
   line: number;
   bytes: number;
   count: number;
+  error: number;
   kind: number;
   label: string;
   own: boolean;
@@ -187,7 +188,7 @@ export function mount(host: HTMLElement, app: App): void {
     const main = el(
       "tr",
       { class: row.own ? "own" : null, "data-line": row.line },
-      el("td", { class: "number" }, bytes(row.bytes)),
+      el("td", { class: "number" }, bytesWithin(row.bytes, row.error)),
       share,
       el("td", { class: "number" }, grouped(row.count)),
       el("td", { class: "kind" }, kind && swatch(kind.colour), kind?.name),
@@ -234,7 +235,7 @@ export function mount(host: HTMLElement, app: App): void {
     const blocks = rows.reduce((sum, row) => sum + row.count, 0);
     fill(
       summary,
-      el("strong", {}, bytes(held)),
+      el("strong", {}, bytesWithin(held, memory.errorAt(moment))),
       ` in ${plural(blocks, "block")} of ${plural(rows.length, "line")}, ${momentInWords(memory, moment)}`,
     );
     fill(caption, `Held by source line ${momentInWords(memory, moment)}`);
@@ -257,7 +258,7 @@ export function mount(host: HTMLElement, app: App): void {
           { "data-kind": kind?.key },
           kind && swatch(kind.colour),
           el("span", { class: "name" }, kind?.name ?? ""),
-          el("b", {}, bytes(sum.bytes)),
+          el("b", {}, bytesWithin(sum.bytes, sum.error)),
           el("span", { class: "muted" }, `${percent(sum.bytes, held)}, ${plural(sum.count, "block")}`),
         );
       }),
@@ -265,6 +266,10 @@ export function mount(host: HTMLElement, app: App): void {
     table.classList.toggle(
       "without-source",
       rows.every((row) => row.source === ""),
+    );
+    table.classList.toggle(
+      "without-through",
+      rows.every((row) => row.through === ""),
     );
     drawTable();
     drawGraph();
@@ -282,7 +287,7 @@ export function mount(host: HTMLElement, app: App): void {
   redraw();
 }
 
-function rowOf(memory: Memory, entry: { line: number; bytes: number; count: number; kind: number }, app: App): Row {
+function rowOf(memory: Memory, entry: LineAt, app: App): Row {
   const line = memory.lines[entry.line];
   const label = line?.label ?? "";
   const through = line?.through ?? "";

@@ -1,5 +1,7 @@
-// Arithmetic of the timeline's view: which moments are shown after a zoom or a move. All results lie within the recording.
+// Arithmetic of the timeline's view: which positions are shown after a zoom or a move. All results lie within the recording.
+// A position is a moment where the timeline goes by events, and a microsecond where it goes by time.
 
+import type { Scale } from "./scale.ts";
 import { countUpTo } from "./sorting.ts";
 
 export interface Range {
@@ -34,14 +36,22 @@ export function including({ from, to }: Range, moment: number, events: number): 
 /** The moment that is shown so many columns away from `moment`; out of view, as far away as so many columns are wide. */
 export function columnsAway(
   view: Range & { starts: ArrayLike<number>; tops: ArrayLike<number> },
+  scale: Pick<Scale, "of" | "at">,
   moment: number,
   by: number,
 ): number {
   const { from, to, starts, tops } = view;
-  const isOutside = moment < from || moment > to;
-  const shown = isOutside ? undefined : tops[countUpTo(starts, moment) - 1 + by];
+  const position = scale.of(moment);
+  const isOutside = position < from || position > to;
+  let column = countUpTo(starts, position) - 1 + by;
+  // By time, nothing may have happened in the columns between.
+  while (!isOutside && tops[column] === moment) {
+    column += Math.sign(by);
+  }
+  const shown = isOutside ? undefined : tops[column];
   const width = Math.max(1, (to - from + 1) / starts.length);
-  return shown ?? moment + Math.round(by * width);
+  const beyond = scale.at(position + Math.round(by * width));
+  return shown ?? (beyond === moment ? moment + Math.sign(by) : beyond);
 }
 
 /** The view of a stretch, with a little of what is around it. */

@@ -10,6 +10,7 @@ import { bytes, grouped, percent, plural } from "./format.ts";
 import { Memory } from "./memory.ts";
 import { byName } from "./names.ts";
 import { tableHead } from "./table-head.ts";
+import { wordsOf, wordsOfAll } from "./words.ts";
 
 /** The size of a picture, in its own units. */
 const WIDTH = 200;
@@ -66,12 +67,13 @@ export function mount(host: HTMLElement, app: App): void {
 
   const died = ranks.filter(({ head }) => head.ooms.some(({ fatal }) => fatal)).length;
   const low = Math.min(...ranks.map(({ head }) => head.peak.allocated.bytes));
+  const words = wordsOfAll(ranks.map(({ head }) => head));
   const high = Math.max(...ranks.map(({ head }) => head.peak.allocated.bytes));
   host.append(
     el(
       "p",
       {},
-      `${plural(ranks.length, "timeline")} to the same scale (${bytes(most)}), the worst first. Allocated peaks from ${bytes(low)} to ${bytes(high)}`,
+      `${plural(ranks.length, "timeline")} to the same scale (${bytes(most)}), the worst first. Peaks of what is ${words.held} from ${bytes(low)} to ${bytes(high)}`,
       died > 0 && `; ${grouped(died)} ran out of memory`,
       ". A click shows that one in the whole page.",
     ),
@@ -79,9 +81,9 @@ export function mount(host: HTMLElement, app: App): void {
       "p",
       { class: "rank-key muted", "aria-hidden": "true" },
       el("span", { class: "allocated" }),
-      "allocated",
+      words.held,
       el("span", { class: "reserved" }),
-      "reserved",
+      words.taken,
       el("span", { class: "peak" }),
       "peak",
       el("span", { class: "limit" }),
@@ -114,7 +116,7 @@ function worstFirst(app: App): Rank[] {
   const ranks = subjects.map((head, subject) => ({
     subject,
     head,
-    title: devices ? `device ${head.device}` : head.title.slice(folders),
+    title: devices && head.device !== null ? `device ${head.device}` : head.title.slice(folders),
   }));
   const weight = ({ subject, head }: Rank): number =>
     subject === app.page.worst ? 2 : head.ooms.some(({ fatal }) => fatal) ? 1 : 0;
@@ -158,8 +160,8 @@ function card(app: App, { subject, head, title }: Rank): HTMLElement {
     el(
       "span",
       { class: "rank-numbers" },
-      el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), " allocated"),
-      el("span", {}, `${bytes(head.peak.reserved.bytes)} reserved`),
+      el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), ` ${wordsOf(head).held}`),
+      el("span", {}, `${bytes(head.peak.reserved.bytes)} ${wordsOf(head).taken}`),
       oom && el("span", { class: "rank-oom" }, "out of memory"),
       head.alike && el("span", { title: head.alike.names }, `${grouped(head.alike.count)} more did the same`),
     ),
@@ -216,6 +218,7 @@ function picture(memory: Memory, most: number): SVGElement {
 
 function table(app: App, ranks: readonly Rank[]): HTMLElement {
   const body = el("tbody");
+  const words = wordsOfAll(ranks.map(({ head }) => head));
   const standsForOthers = ranks.some(({ head }) => head.alike);
   const head = tableHead<Rank>(
     [
@@ -223,8 +226,8 @@ function table(app: App, ranks: readonly Rank[]): HTMLElement {
       ...(standsForOthers
         ? [{ name: "Ranks", numeric: true, value: ({ head }: Rank) => 1 + (head.alike?.count ?? 0) }]
         : []),
-      { name: "Allocated peak", numeric: true, value: ({ head }) => head.peak.allocated.bytes },
-      { name: "Reserved peak", numeric: true, value: ({ head }) => head.peak.reserved.bytes },
+      { name: `Peak ${words.held}`, numeric: true, value: ({ head }) => head.peak.allocated.bytes },
+      { name: `Peak ${words.taken}`, numeric: true, value: ({ head }) => head.peak.reserved.bytes },
       {
         name: "Of the limit",
         numeric: true,

@@ -27,7 +27,7 @@ export interface Text {
 }
 
 /** What several recordings are to each other. */
-export type Mode = "one" | "diff" | "ranks";
+export type Mode = "one" | "diff" | "ranks" | "together";
 
 /** A kind of allocation. */
 export interface Kind {
@@ -36,7 +36,7 @@ export interface Kind {
   colour: string;
 }
 
-/** One device of one recording. */
+/** One device of one recording, or the RAM of its process. */
 export interface SubjectHead {
   title: string;
   /** What happened, in one sentence. */
@@ -44,7 +44,8 @@ export interface SubjectHead {
   file: string;
   /** The number of its recording. */
   recording: number;
-  device: number;
+  /** None of RAM. */
+  device: number | null;
   format: string;
   conf: string | null;
   events: number;
@@ -66,11 +67,16 @@ export interface SubjectHead {
   what_if: WhatIf | null;
   /** Those that did the same and are not drawn. */
   alike: Alike | null;
+  /** Where it is RAM. Then allocated is what was asked for, reserved what the kernel counted as the process's own, and there are no segments. */
+  ram: Ram | null;
+  /** The other memory of the same run. */
+  beside: Beside | null;
 }
 
-/** What changed on a device. */
+/** What changed on a device, or in RAM. */
 export interface DiffDevice {
-  ordinal: number;
+  /** None of RAM. */
+  ordinal: number | null;
   /** The subject before. */
   before: number | null;
   /** The subject after. */
@@ -203,6 +209,25 @@ export interface Alike {
   names: string;
 }
 
+/** What is said of RAM only. */
+export interface Ram {
+  /** What was asked for at the peak may be off by so much: twice the standard deviation. */
+  error: number;
+  /** Bytes of small requests from one sample to the next, on average. */
+  sampled_every: number;
+  /** How memory is asked for, as the column `stream` numbers it. */
+  hows: How[];
+  /** What the kernel counted. */
+  counted: Column;
+}
+
+/** The RAM beside a device's memory, or the device's beside RAM. */
+export interface Beside {
+  subject: number;
+  /** Microseconds from the first event of all that belong together to the first one of this; none where the two were recorded at different times. */
+  offset: number | null;
+}
+
 /** What changed at a line. */
 export interface DiffLine {
   label: string;
@@ -244,6 +269,13 @@ export interface Trial {
   least: number | null;
   /** Reserved bytes over time. */
   samples: Column;
+}
+
+/** A way to ask for memory. */
+export interface How {
+  name: string;
+  /** Whether a block stands for many. */
+  sampled: boolean;
 }
 
 /** Whether a setting gets to the end of the recording. */

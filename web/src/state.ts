@@ -3,7 +3,9 @@
 export interface State {
   /** Index into the page's subjects. */
   subject: number;
-  /** The first and the last moment of the timeline's view. */
+  /** What the timeline goes by. */
+  axis: "events" | "time";
+  /** The first and the last position of the timeline's view. */
   from: number;
   to: number;
   /** The chosen moment. */

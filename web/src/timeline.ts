@@ -6,21 +6,24 @@
 import { beside, firstMoments } from "./annotation.ts";
 import { createAnnotations } from "./annotation-list.ts";
 import type { App } from "./app.ts";
-import type { Area } from "./chart.ts";
+import { createBeside } from "./beside.ts";
+import type { Gestures } from "./chart.ts";
 import { createChart, LEFT, RIGHT } from "./chart.ts";
-import { choice, eachFrame, el, fill, swatch } from "./dom.ts";
+import { choice, eachFrame, el, fill } from "./dom.ts";
 import { factsOf } from "./facts.ts";
-import { bytes, grouped, plural, timeWithin } from "./format.ts";
+import { grouped, plural, seconds, timeWithin } from "./format.ts";
+import type { Shown } from "./groups.ts";
+import { areasOf, entriesAt, FILES, LIMIT, RESERVED } from "./groups.ts";
 import { createLanes } from "./lanes.ts";
-import type { Entry } from "./legend.ts";
-import { createLegend, lineMark } from "./legend.ts";
-import type { Group, Memory, Timeline } from "./memory.ts";
+import { createLegend } from "./legend.ts";
+import type { Memory, Timeline } from "./memory.ts";
 import { durationInWords } from "./moment.ts";
 import { createOverview } from "./overview.ts";
 import { Palette } from "./palette.ts";
 import { onPaper, widthFor } from "./paper.ts";
 import type { Range } from "./range.ts";
 import { around, columnsAway, including, moved, zoomed } from "./range.ts";
+import { hasTime } from "./scale.ts";
 import type { State } from "./state.ts";
 import { createTip } from "./tip.ts";
 
@@ -31,8 +34,6 @@ const PAGE_OF_COLUMNS = 20;
 const DOUBLE = 500;
 /** Milliseconds of rest before the chosen moment is said. */
 const REST = 250;
-const RESERVED = "reserved";
-const LIMIT = "limit";
 
 const KEYS: [keys: string[], what: string][] = [
   [["←", "→"], "move the moment by a column"],
@@ -52,19 +53,45 @@ export function mount(host: HTMLElement, app: App): void {
   let width = 0;
   let timeline: Timeline | null = null;
   let summedOf: Memory | null = null;
-  let areas: (Group & Area & { id: string })[] = [];
+  let summedBy: State["axis"] = store.state.axis;
+  let areas: Shown[] = [];
 
-  const events = () => app.memory().head.events;
-  const everything = (): Range => ({ from: 0, to: events() });
+  const end = () => app.scale().end;
+  const everything = (): Range => ({ from: 0, to: end() });
   const chooseMoment = (moment: number): void => {
-    const kept = Math.max(0, Math.min(moment, events()));
-    store.set({ moment: kept, ...including(store.state, kept, events()) });
+    const kept = Math.max(0, Math.min(moment, app.memory().head.events));
+    store.set({ moment: kept, ...including(store.state, app.scale().of(kept), end()) });
   };
-  const zoomBy = (factor: number) => () => store.set(zoomed(store.state, anchor(store.state), factor, events()));
+  const zoomBy = (factor: number) => () =>
+    store.set(zoomed(store.state, anchor(store.state, app.scale().of(store.state.moment)), factor, end()));
 
   // Two clicks show all again; the first of them must not have chosen a moment.
   let clicked = { at: -Infinity, before: store.state.moment };
-  const chart = createChart(Math.max(MOST_LINES, page.kinds.length), {
+  const slots = Math.max(MOST_LINES, page.kinds.length);
+  const gestures: Omit<Gestures, "hover" | "choose"> = {
+    select(from, to) {
+      const start = Math.max(0, Math.floor(from));
+      const last = Math.min(end(), Math.max(start + 1, Math.ceil(to)));
+      store.set(zoomed({ from: start, to: last }, (start + last) / 2, 1, end()));
+    },
+    zoom(at, factor) {
+      const { from, to } = store.state;
+      store.set(zoomed(store.state, at, factor, end()));
+      return factor < 1 || store.state.from !== from || store.state.to !== to;
+    },
+    pan: (by) => store.set(moved(store.state, by, end())),
+    reset() {
+      const moment = performance.now() - clicked.at < DOUBLE ? clicked.before : store.state.moment;
+      store.set({ ...everything(), moment });
+    },
+  };
+  const chooseAt = (moment: number): void => {
+    const now = performance.now();
+    clicked = { at: now, before: now - clicked.at > DOUBLE ? store.state.moment : clicked.before };
+    store.set({ moment });
+  };
+  const chart = createChart(slots, {
+    ...gestures,
     hover(column, x) {
       if (column === null || timeline === null) {
         tip.hide();
@@ -72,29 +99,15 @@ export function mount(host: HTMLElement, app: App): void {
         tip.show(app.memory(), timeline, shownAreas(), column, x, width);
       }
     },
-    choose(moment) {
-      const now = performance.now();
-      clicked = { at: now, before: now - clicked.at > DOUBLE ? store.state.moment : clicked.before };
-      store.set({ moment });
-    },
-    select(from, to) {
-      const start = Math.max(0, Math.floor(from));
-      const end = Math.min(events(), Math.max(start + 1, Math.ceil(to)));
-      store.set(zoomed({ from: start, to: end }, (start + end) / 2, 1, events()));
-    },
-    zoom(at, factor) {
-      const { from, to } = store.state;
-      store.set(zoomed(store.state, at, factor, events()));
-      return factor < 1 || store.state.from !== from || store.state.to !== to;
-    },
-    pan: (by) => store.set(moved(store.state, by, events())),
-    reset() {
-      const moment = performance.now() - clicked.at < DOUBLE ? clicked.before : store.state.moment;
-      store.set({ ...everything(), moment });
-    },
+    choose: chooseAt,
   });
-  const lanes = createLanes((from, to) => store.set(around(from, to, events())));
-  const annotations = createAnnotations((from, to) => store.set(around(from, to, events())));
+  const other = createBeside(app, slots, gestures, (position) => chooseAt(app.scale().at(position)));
+  const showStretch = (from: number, to: number): void => {
+    const scale = app.scale();
+    store.set(around(scale.of(from), scale.of(to), end()));
+  };
+  const lanes = createLanes(showStretch);
+  const annotations = createAnnotations(showStretch);
   const overview = createOverview((view) => store.set(view));
   const tip = createTip();
   const legend = createLegend(() => {
@@ -112,6 +125,15 @@ export function mount(host: HTMLElement, app: App): void {
     el("button", { type: "button", onclick: () => chooseMoment(store.state.moment) }, "Show it"),
   );
   const showAll = el("button", { type: "button", onclick: () => store.set(everything()) }, "Show all");
+  const axes = choice(
+    "Goes by",
+    [
+      ["time", "Time"],
+      ["events", "Events"],
+    ],
+    store.state.axis,
+    (axis) => showBy(axis),
+  );
   const toolbar = el(
     "div",
     { class: "toolbar" },
@@ -124,6 +146,7 @@ export function mount(host: HTMLElement, app: App): void {
       store.state.by,
       (by) => store.set({ by }),
     ),
+    axes,
     el("button", { type: "button", onclick: zoomBy(0.5), "aria-label": "Zoom in" }, "+"),
     el("button", { type: "button", onclick: zoomBy(2), "aria-label": "Zoom out" }, "−"),
     showAll,
@@ -147,6 +170,7 @@ export function mount(host: HTMLElement, app: App): void {
     lanes.element,
     overview.element,
     legend.element,
+    other.element,
     annotations.element,
     help(),
   );
@@ -202,7 +226,20 @@ export function mount(host: HTMLElement, app: App): void {
     }
   }
 
-  const columnBeside = (by: number): number => columnsAway(summed(), store.state.moment, by);
+  const columnBeside = (by: number): number => columnsAway(summed(), app.scale(), store.state.moment, by);
+
+  /** The same stretch by time or by events. */
+  function showBy(axis: State["axis"]): void {
+    const { from, to } = store.state;
+    const before = app.scale();
+    const [first, last] = [before.at(from), before.at(to)];
+    const isWhole = from === 0 && to === before.end;
+    const after = app.scale(app.memory(), axis);
+    const view = isWhole
+      ? { from: 0, to: after.end }
+      : { from: Math.floor(after.of(first)), to: Math.min(after.end, Math.ceil(after.of(last))) };
+    store.set({ axis, ...view });
+  }
 
   /** The first moment of the step after or before the chosen moment's. */
   function stepBeside(by: 1 | -1): number {
@@ -218,16 +255,17 @@ export function mount(host: HTMLElement, app: App): void {
     const { steps } = app.memory().head;
     const step = app.memory().stepOf(store.state.moment);
     if (steps !== null && step !== null) {
-      store.set(around(steps.begins[step - 1], steps.begins[step] ?? steps.end, events()));
+      showStretch(steps.begins[step - 1], steps.begins[step] ?? steps.end);
     }
   }
 
   /** The view as it is now: a key may come in the same frame as a zoom, before that is drawn. */
   function summed(): Timeline {
-    const { by, from, to } = store.state;
+    const { by, axis, from, to } = store.state;
     if (
       timeline === null ||
       summedOf !== app.memory() ||
+      summedBy !== axis ||
       timeline.by !== by ||
       timeline.from !== from ||
       timeline.to !== to
@@ -240,12 +278,11 @@ export function mount(host: HTMLElement, app: App): void {
   const shownAreas = () => areas.filter(({ id }) => !legend.hides(id));
 
   function sum(): Timeline {
-    const { by, from, to } = store.state;
+    const { by, axis, from, to } = store.state;
     summedOf = app.memory();
-    timeline = summedOf.timeline(by, from, to, chart.columns());
-    const keys = timeline.groups.map(({ key }) => key);
-    const colours = by === "kind" ? keys.map((kind) => page.kinds[kind].colour) : palette.colours(keys);
-    areas = timeline.groups.map((group, i) => ({ ...group, id: `${by} ${group.key}`, colour: colours[i] }));
+    summedBy = axis;
+    timeline = summedOf.timeline(by, from, to, chart.columns(), app.scale());
+    areas = areasOf(page, palette, timeline);
     return timeline;
   }
 
@@ -256,91 +293,71 @@ export function mount(host: HTMLElement, app: App): void {
     if (timeline === null) {
       return;
     }
-    const lasts = (memory.timeOf(to) ?? 0) - (memory.timeOf(from) ?? 0);
-    const timeLabel = (moment: number): string | null => {
-      const time = memory.timeOf(moment);
-      return time === null ? null : timeWithin(time, lasts, memory.timeError);
+    const scale = app.scale();
+    const lasts = scale.by === "time" ? (to - from) / 1e6 : (memory.timeOf(to) ?? 0) - (memory.timeOf(from) ?? 0);
+    const label = (position: number): string[] => {
+      if (scale.by === "time") {
+        return [timeWithin(position / 1e6, lasts)];
+      }
+      const time = memory.timeOf(position);
+      return [grouped(position), time === null ? "" : timeWithin(time, lasts, memory.timeError)];
     };
     chart.draw({
       timeline,
       areas: shownAreas(),
-      reserved: !legend.hides(RESERVED),
+      lines: [legend.hides(RESERVED) ? null : timeline.reserved, legend.hides(FILES) ? null : timeline.files],
       limit: !legend.hides(LIMIT),
       head,
-      timeLabel,
+      scale,
+      label,
     });
     const plot = Math.max(1, width - LEFT - RIGHT);
-    lanes.draw(memory, { from, to }, LEFT, plot, RIGHT);
-    overview.draw(memory, { from, to }, LEFT, plot, RIGHT);
+    lanes.draw(memory, scale, { from, to }, LEFT, plot, RIGHT);
+    overview.draw(memory, scale, { from, to }, LEFT, plot, RIGHT);
     annotations.draw(memory.annotations);
-    showAll.disabled = from === 0 && to === head.events;
+    axes.hidden = head.ram !== null || !hasTime(head);
+    showAll.disabled = from === 0 && to === scale.end;
+    stretch.textContent = stretchInWords();
+  }
+
+  function stretchInWords(): string {
+    const { from, to } = store.state;
+    const { head } = app.memory();
+    if (app.scale().by === "time") {
+      const whole = seconds(end() / 1e6);
+      const [begin, last] = [from, to].map((position) => timeWithin(position / 1e6, (to - from) / 1e6));
+      return showAll.disabled ? `All ${whole}` : `${begin} to ${last} of ${whole}`;
+    }
     const whole = showAll.disabled
       ? `All ${plural(head.events, "event")}`
       : `Events ${grouped(from)} to ${grouped(to)} of ${grouped(head.events)}`;
-    const duration = durationInWords(memory, from, to);
-    stretch.textContent = duration === null ? whole : `${whole}, ${duration}`;
+    const duration = durationInWords(app.memory(), from, to);
+    return duration === null ? whole : `${whole}, ${duration}`;
   }
 
   function drawMoment(): void {
     const memory = app.memory();
     const { moment } = store.state;
     const facts = factsOf(memory, moment);
-    chart.mark(moment);
+    const position = app.scale().of(moment);
+    chart.mark(position);
     const { from, to } = store.state;
-    const side = moment < from ? "left" : moment > to ? "right" : null;
+    const side = position < from ? "left" : position > to ? "right" : null;
     away.hidden = side === null;
-    elsewhere.textContent = side === null ? "" : `The chosen moment, ${grouped(moment)}, is ${side} of this view. `;
+    const named = app.scale().by === "time" ? seconds(position / 1e6) : grouped(moment);
+    elsewhere.textContent = side === null ? "" : `The chosen moment, ${named}, is ${side} of this view. `;
     chart.element.setAttribute("aria-valuemax", String(memory.head.events));
     chart.element.setAttribute("aria-valuenow", String(moment));
     chart.element.setAttribute("aria-valuetext", facts.join(", "));
     fill(readout, ...facts.map((fact, i) => el(i === 0 ? "b" : "span", {}, fact)));
-    legend.draw(legendAt(memory, moment));
-  }
-
-  function legendAt(memory: Memory, moment: number): Entry[] {
-    const { limit } = memory.head;
-    const held = heldBy(
-      memory,
-      moment,
-      areas.map(({ key }) => key),
-    );
-    return [
-      ...areas.map(({ id, key, name, colour }) => ({
-        id,
-        name,
-        mark: swatch(colour),
-        value: bytes(held.get(key) ?? 0),
-      })),
-      { id: RESERVED, name: "reserved", mark: lineMark(false), value: bytes(memory.reservedAt(moment)) },
-      ...(limit === null
-        ? []
-        : [
-            {
-              id: LIMIT,
-              name: limit.text,
-              mark: lineMark(true),
-              value: bytes(limit.bytes) + (chart.limitIsBeyond() ? ", beyond the picture" : ""),
-            },
-          ]),
-    ];
-  }
-
-  /** What groups hold at a moment, by their keys. */
-  function heldBy(memory: Memory, moment: number, keys: number[]): Map<number, number> {
-    const held = new Map<number, number>();
-    const add = (key: number, size: number) => held.set(key, (held.get(key) ?? 0) + size);
-    if (store.state.by === "kind") {
-      memory.kindsAt(moment).forEach((one) => add(one.kind, one.bytes));
-    } else {
-      const apart = new Set(keys);
-      memory.linesAt(moment).forEach((one) => add(apart.has(one.line) ? one.line : -1, one.bytes));
-    }
-    return held;
+    legend.draw(entriesAt(memory, store.state.by, moment, areas, chart.limitIsBeyond()));
+    other.drawMoment();
   }
 
   function redraw(): void {
     sum();
     drawChart();
+    other.draw();
     drawMoment();
   }
   const redrawSoon = eachFrame(redraw);
@@ -351,25 +368,35 @@ export function mount(host: HTMLElement, app: App): void {
     if (to > 0 && to !== width) {
       width = to;
       chart.resize(to);
+      other.resize(to);
       redraw();
     }
   };
   new ResizeObserver(resize).observe(host);
   onPaper(resize);
-  app.onTheme(drawChart);
+  app.onTheme(() => {
+    drawChart();
+    other.draw();
+  });
 
   let saying: ReturnType<typeof setTimeout> | undefined;
   store.on((now, before) => {
     if (now.subject !== before.subject) {
       legend.showAll();
     }
-    if (now.subject !== before.subject || now.from !== before.from || now.to !== before.to || now.by !== before.by) {
+    if (
+      now.subject !== before.subject ||
+      now.axis !== before.axis ||
+      now.from !== before.from ||
+      now.to !== before.to ||
+      now.by !== before.by
+    ) {
       tip.hide();
       redrawSoon();
     }
     if (now.moment !== before.moment) {
       // Another view may have chosen a moment out of sight.
-      store.set(including(now, now.moment, events()));
+      store.set(including(now, app.scale().of(now.moment), end()));
       drawMomentSoon();
       clearTimeout(saying);
       saying = setTimeout(() => app.announce(factsOf(app.memory(), store.state.moment).join(", ")), REST);
@@ -383,8 +410,8 @@ export function mount(host: HTMLElement, app: App): void {
 }
 
 /** Zooming keeps the chosen moment in its place, if it is in view. */
-function anchor({ moment, from, to }: Readonly<State>): number {
-  return from <= moment && moment <= to ? moment : (from + to) / 2;
+function anchor({ from, to }: Readonly<State>, chosen: number): number {
+  return from <= chosen && chosen <= to ? chosen : (from + to) / 2;
 }
 
 function help(): HTMLElement {

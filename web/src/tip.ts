@@ -4,6 +4,7 @@ import { el, fill, swatch } from "./dom.ts";
 import { whenOf } from "./facts.ts";
 import { bytes, grouped } from "./format.ts";
 import type { Memory, Timeline } from "./memory.ts";
+import { wordsOf } from "./words.ts";
 
 const MOST_GROUPS = 9;
 const MOST_OOMS = 2;
@@ -27,8 +28,9 @@ export function createTip(): Tip {
   return {
     element,
     show(memory, timeline, groups, column, x, width) {
-      const first = timeline.starts[column];
-      const last = (timeline.starts[column + 1] ?? timeline.to + 1) - 1;
+      const [first, last] = [timeline.firsts[column], timeline.lasts[column]];
+      const words = wordsOf(memory.head);
+      const files = timeline.files?.[column] ?? 0;
       const held = groups
         .map(({ name, colour, bytes: all }) => ({ name, colour, size: all[column] }))
         .filter(({ size }) => size > 0);
@@ -43,7 +45,12 @@ export function createTip(): Tip {
         el("b", {}, whenOf(memory, timeline.tops[column]).join(", ")),
         last > first && el("div", { class: "muted" }, `the most of events ${grouped(first)} to ${grouped(last)}`),
         ...ooms.slice(0, MOST_OOMS).map(({ text }) => el("div", { class: "failure" }, text)),
-        el("div", {}, `${bytes(timeline.allocated[column])} allocated, ${bytes(timeline.reserved[column])} reserved`),
+        el(
+          "div",
+          {},
+          `${bytes(timeline.allocated[column])} ${words.held}, ${bytes(timeline.reserved[column])} ${words.taken}`,
+          files > 0 && `, ${bytes(files)} in pages of files`,
+        ),
         el("table", {}, ...rows),
       );
       const { offsetWidth } = element;

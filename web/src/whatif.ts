@@ -62,7 +62,8 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
     if (memory.head.what_if !== found) {
       return; // another subject is shown by now
     }
-    const { from, to } = app.store.state;
+    const scale = app.scale();
+    const [from, to] = [scale.at(app.store.state.from), scale.at(app.store.state.to)];
     const recorded = memory.timeline("kind", from, to, COLUMNS);
     const trials = found.trials.filter((trial) => chosen.has(trial) && samples.has(trial));
     chart.show(eventAxis(memory, recorded.starts), [

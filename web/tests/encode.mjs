@@ -141,6 +141,8 @@ export function subject({
         steps: null,
         times: times === null ? null : { within },
         address_base: "0x0",
+        ram: null,
+        beside: null,
         columns: Object.fromEntries(
           Object.keys(columns).map((name) => [name, { id: name, rows: rows[name] ?? blocks.length }]),
         ),

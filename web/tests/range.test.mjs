@@ -6,6 +6,7 @@ import { Palette } from "../src/palette.ts";
 import { around, columnsAway, including, moved, zoomed } from "../src/range.ts";
 
 const EVENTS = 1000;
+const EVERY = { of: (moment) => moment, at: (position) => position };
 const ALL = { from: 0, to: EVENTS };
 
 test("a zoom keeps what is under the mouse where it is", () => {
@@ -42,11 +43,12 @@ test("a moment far out of view comes to its middle", () => {
 test("arrow keys go from column to column, and out of view on from the moment", () => {
   const view = { from: 100, to: 139, starts: [100, 110, 120, 130], tops: [105, 119, 120, 131] };
   assert.deepEqual(
-    [-1, 1, 2].map((by) => columnsAway(view, 112, by)),
+    [-1, 1, 2].map((by) => columnsAway(view, EVERY, 112, by)),
     [105, 120, 131],
   );
-  assert.deepEqual([columnsAway(view, 131, 1), columnsAway(view, 105, -1)], [141, 95], "beyond the ends");
-  assert.deepEqual([columnsAway(view, 500, 1), columnsAway(view, 500, -2), columnsAway(view, 99, 1)], [510, 480, 109]);
+  const away = (moment, by) => columnsAway(view, EVERY, moment, by);
+  assert.deepEqual([away(131, 1), away(105, -1)], [141, 95], "beyond the ends");
+  assert.deepEqual([away(500, 1), away(500, -2), away(99, 1)], [510, 480, 109]);
 });
 
 test("what is shown whole has a margin", () => {

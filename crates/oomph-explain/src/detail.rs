@@ -3,14 +3,13 @@
 //! An [`crate::Explanation`] says what was alive at the peak; this says it of every moment. Lines are the same as there: summed up
 //! at the peak, both give the same bytes.
 
+use crate::calls::{Calls, DetailLine, DetailStack, Origins};
 use crate::context::Context;
-use crate::finding::Place;
 use crate::kinds::Kind;
 use crate::line::{LineKey, line_key, through};
-use crate::sources::is_native;
 use hashbrown::HashMap;
 use oomph_settings::rounding::round_size;
-use oomph_trace::{FrameId, Moment, Ranges, Reserved, StackId, Stage};
+use oomph_trace::{Moment, Ranges, Reserved, StackId, Stage};
 
 /// One device, allocation by allocation.
 #[derive(Clone, Debug, Default)]
@@ -33,16 +32,10 @@ pub struct Detail {
     pub stream: Vec<u32>,
     /// What it is.
     pub kind: Vec<Kind>,
-    /// Index into `stacks`.
+    /// Index into the stacks of `origins`.
     pub stack: Vec<u32>,
-    /// Stacks that allocated something, in order of first sight.
-    pub stacks: Vec<DetailStack>,
-    /// Lines that stacks stand for, in order of first sight.
-    pub lines: Vec<DetailLine>,
-    /// The calls that stacks consist of, as a tree: callers come before what they call.
-    pub calls: Vec<Call>,
-    /// What calls name.
-    pub frames: Vec<DetailFrame>,
+    /// Where all of it came from.
+    pub origins: Origins,
     /// Allocations that were freed before their block was back in its pool, and when it was.
     pub deferred: Vec<(u32, Moment)>,
     /// Memory taken from the device and given back, in order; what was there before is taken at moment 0.
@@ -51,50 +44,6 @@ pub struct Detail {
     pub steps: Vec<Moment>,
     /// What the program named.
     pub annotations: Vec<Annotated>,
-}
-
-/// A stack, and the line that stands for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DetailStack {
-    /// Names it in the recording.
-    pub stack: StackId,
-    /// Index into [`Detail::lines`].
-    pub line: u32,
-    /// Its innermost call, as an index into [`Detail::calls`]; `None` if it is empty.
-    pub call: Option<u32>,
-}
-
-/// A call, and who made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Call {
-    /// Index into [`Detail::calls`]; `None` for the outermost.
-    pub parent: Option<u32>,
-    /// Index into [`Detail::frames`].
-    pub frame: u32,
-}
-
-/// A line of a function, as recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DetailFrame {
-    /// The file.
-    pub file: String,
-    /// From 1; 0 when unknown.
-    pub line: u32,
-    /// The function.
-    pub function: String,
-    /// Of the program's own files.
-    pub own: bool,
-    /// C++ rather than Python.
-    pub native: bool,
-}
-
-/// A line as [`crate::LineBytes`] has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DetailLine {
-    /// The line.
-    pub place: Place,
-    /// The library's line that it came to, if it was not the line itself that allocated.
-    pub through: Option<String>,
 }
 
 /// Memory taken from the device, or given back.
@@ -160,8 +109,7 @@ impl Detail {
                 SegmentChange { moment, taken, range, line }
             })
             .collect();
-        (detail.stacks, detail.lines) = (lines.stacks, lines.lines);
-        (detail.calls, detail.frames) = (lines.calls, lines.frames);
+        detail.origins = lines.calls.into_origins(lines.stacks, lines.lines);
         detail
     }
 }
@@ -177,18 +125,12 @@ impl Detail {
     }
 }
 
-/// How many calls of a stack are kept, the innermost: endless recursion adds nothing.
-const MOST_CALLS: usize = 200;
-
-/// Numbers stacks, their calls and lines as they are met.
+/// Numbers stacks and lines as they are met.
 #[derive(Default)]
 struct Lines {
     stacks: Vec<DetailStack>,
     lines: Vec<DetailLine>,
-    calls: Vec<Call>,
-    frames: Vec<DetailFrame>,
-    seen_calls: HashMap<Call, u32>,
-    seen_frames: HashMap<FrameId, u32>,
+    calls: Calls,
     seen_stacks: HashMap<(StackId, bool), u32>,
     seen_lines: HashMap<LineKey, u32>,
 }
@@ -204,37 +146,11 @@ impl Lines {
             lines.push(DetailLine { place: context.place(stack, born), through: through(context, stack) });
             lines.len() as u32 - 1
         });
-        let call = self.call(context, stack);
+        let call = self.calls.of_stack(context.recording, context.sources, stack);
         let number = self.stacks.len() as u32;
         self.stacks.push(DetailStack { stack, line, call });
         self.seen_stacks.insert((stack, key.before), number);
         number
-    }
-
-    /// The innermost call of a stack, and all that lead to it.
-    fn call(&mut self, context: &Context, stack: StackId) -> Option<u32> {
-        let recording = context.recording;
-        let mut parent = None;
-        for &id in recording.stacks.get(stack).iter().take(MOST_CALLS).rev() {
-            let frames = &mut self.frames;
-            let frame = *self.seen_frames.entry(id).or_insert_with(|| {
-                let frame = recording.stacks.frame(id);
-                frames.push(DetailFrame {
-                    file: recording.strings.get(frame.file).to_owned(),
-                    line: frame.line,
-                    function: recording.strings.get(frame.name).to_owned(),
-                    own: context.sources.is_own(id),
-                    native: is_native(recording, &frame),
-                });
-                frames.len() as u32 - 1
-            });
-            let (calls, call) = (&mut self.calls, Call { parent, frame });
-            parent = Some(*self.seen_calls.entry(call).or_insert_with(|| {
-                calls.push(call);
-                calls.len() as u32 - 1
-            }));
-        }
-        parent
     }
 }
 

@@ -4,7 +4,7 @@ use crate::cells::Cells;
 use crate::context::Context;
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
-use crate::host::{HostContext, HostExplanation, explain_host};
+use crate::host::{HostContext, HostDetail, HostExplanation, explain_host};
 use crate::kinds::{Kind, Kinds};
 use crate::limits::{MOST_FRAMES, MOST_LINES, MOST_STACKS};
 use crate::line::{line_key, through};
@@ -203,20 +203,37 @@ pub fn explain(recording: &Recording) -> Explanation {
 /// The same with every device's memory over time, in so many columns. It takes longer: the kind of every block is worked
 /// out, not only of those at the peak.
 pub fn explain_over_time(recording: &Recording, columns: usize) -> Explanation {
-    explained(recording, |context| describe(context, columns))
+    explained(recording, |context| describe(context, columns), |_, _| {})
 }
 
-/// The same with every allocation, device by device in the order of the explanation's.
-pub fn explain_in_detail(recording: &Recording, columns: usize) -> (Explanation, Vec<Detail>) {
-    let mut details = Vec::new();
-    let explanation = explained(recording, |context| {
-        details.push(Detail::of(context));
-        describe(context, columns)
-    });
-    (explanation, details)
+/// What an explanation sums up.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// Device by device, in the order of the explanation's.
+    pub devices: Vec<Detail>,
+    /// The process's own memory, where that was recorded.
+    pub host: Option<HostDetail>,
 }
 
-fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> DeviceExplanation) -> Explanation {
+/// The same with every allocation.
+pub fn explain_in_detail(recording: &Recording, columns: usize) -> (Explanation, Details) {
+    let (mut devices, mut host) = (Vec::new(), None);
+    let explanation = explained(
+        recording,
+        |context| {
+            devices.push(Detail::of(context));
+            describe(context, columns)
+        },
+        |context, sources| host = Some(HostDetail::of(context, recording, sources)),
+    );
+    (explanation, Details { devices, host })
+}
+
+fn explained(
+    recording: &Recording,
+    mut describe: impl FnMut(&Context) -> DeviceExplanation,
+    mut look_at_host: impl FnMut(&HostContext, &Sources),
+) -> Explanation {
     let sources = Sources::of(recording);
     let cells = Cells::of(recording);
     let censuses = cells.censuses(recording);
@@ -231,6 +248,7 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
         let context = HostContext::of(recording, &sources, host);
         explanation.host = Some(explain_host(&context));
         explanation.findings = rules::of_host(&context);
+        look_at_host(&context, &sources);
     }
     for device in &recording.devices {
         // Steps need the events only, so they are looked for while lifetimes are worked out.

@@ -10,6 +10,7 @@
 //! says how it came about; what is not known is said to be unknown.
 
 mod advice;
+mod calls;
 mod cells;
 mod context;
 mod detail;
@@ -37,16 +38,17 @@ mod verdict;
 mod waste;
 mod what_if;
 
-pub use detail::{Annotated, Call, Detail, DetailFrame, DetailLine, DetailStack, SegmentChange};
+pub use calls::{Call, DetailFrame, DetailLine, DetailStack, Origins};
+pub use detail::{Annotated, Detail, SegmentChange};
 pub use diff::{Change, DeviceDiff, Diff, HostDiff, diff, grown};
 pub use explanation::{
-    Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
-    StepsExplanation, explain, explain_in_detail, explain_over_time, findings_of_processes,
+    Completeness, Details, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState,
+    StackBytes, StepsExplanation, explain, explain_in_detail, explain_over_time, findings_of_processes,
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
 pub use host::{
-    HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostLineWithin, HostStackBytes,
-    HostStackHeld, HostWithin, host_by_stack, host_within,
+    HostCount, HostDetail, HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostLineWithin,
+    HostStackBytes, HostStackHeld, HostWithin, host_by_stack, host_within,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};

@@ -201,8 +201,8 @@ impl<W: Write> Trace<W> {
         let smallest = smallest(subject);
         let mut lanes = Kind::ALL.map(|kind| Lanes::new(kind.name(), 2 + kind as u32));
         // What is said of a stack is said many times.
-        let mut labels: Vec<Option<Value>> = vec![None; detail.lines.len()];
-        let mut calls: Vec<Option<String>> = vec![None; detail.stacks.len()];
+        let mut labels: Vec<Option<Value>> = vec![None; detail.origins.lines.len()];
+        let mut calls: Vec<Option<String>> = vec![None; detail.origins.stacks.len()];
         let mut written = 0;
         for index in (0..detail.size.len()).filter(|&index| detail.size[index] >= smallest) {
             let freed = detail.freed[index];
@@ -211,8 +211,8 @@ impl<W: Write> Trace<W> {
             let kind = detail.kind[index];
             let thread = lanes[kind as usize].place(self, process, from, to)?;
             let stack = detail.stack[index] as usize;
-            let line = detail.stacks[stack].line as usize;
-            let label = labels[line].get_or_insert_with(|| json!(detail.lines[line].place.short()));
+            let line = detail.origins.stacks[stack].line as usize;
+            let label = labels[line].get_or_insert_with(|| json!(detail.origins.lines[line].place.short()));
             let stack = calls[stack].get_or_insert_with(|| json!(innermost(detail, stack)).to_string());
             let args = format_args!(
                 "{{\"bytes\":{},\"requested\":{},\"address\":\"{:#x}\",\"freed\":{},\"stack\":{stack}}}",
@@ -341,9 +341,9 @@ fn tolerance(subject: Subject) -> u64 {
 /// The calls of a stack, innermost first, in Python where there are any.
 fn innermost(detail: &Detail, stack: usize) -> Vec<String> {
     let calls = || {
-        let innermost = detail.stacks[stack].call;
-        std::iter::successors(innermost, |&call| detail.calls[call as usize].parent)
-            .map(|call| &detail.frames[detail.calls[call as usize].frame as usize])
+        let innermost = detail.origins.stacks[stack].call;
+        std::iter::successors(innermost, |&call| detail.origins.calls[call as usize].parent)
+            .map(|call| &detail.origins.frames[detail.origins.calls[call as usize].frame as usize])
     };
     let all_native = calls().all(|frame| frame.native);
     calls()
@@ -367,7 +367,7 @@ mod tests {
 
     fn trace(recording: &Recording, name: &str) -> Value {
         let (explanation, details) = explain_in_detail(recording, 4);
-        let one = Exported { name, recording, explanation: &explanation, details: &details };
+        let one = Exported { name, recording, explanation: &explanation, details: &details.devices };
         let mut out = Vec::new();
         write(&[one, one], &mut out).unwrap();
         serde_json::from_slice(&out).unwrap()

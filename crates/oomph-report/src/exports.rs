@@ -1,7 +1,6 @@
 //! What the exports to other programs share: a recording with all that was found out about it, its bytes over time, its clock, and its RAM by stack.
 
 use crate::host::NO_PYTHON;
-use crate::shared::quoted;
 use oomph_explain::{Column, Detail, DeviceExplanation, Explanation, HostStackBytes, host_by_stack};
 use oomph_trace::{CALLER, Device, FrameId, Moment, NATIVE, NEVER, Recording};
 use oomph_words::{harmless, plural};
@@ -101,18 +100,21 @@ const LONGEST: i64 = 3_155_760_000_000_000;
 impl Clock {
     /// Counts from `start`, in microseconds since 1970.
     pub fn of(device: &Device, start: i64) -> Self {
-        let real = device.events.has_times();
-        let mut micros = Vec::with_capacity(device.events.len() + 1);
-        if real {
-            let mut latest = 0;
-            for &time in device.events.time.first().into_iter().chain(&device.events.time) {
-                latest = time.saturating_sub(start).clamp(latest, LONGEST);
-                micros.push(latest as u64);
-            }
-        } else {
-            micros.extend(0..=device.events.len() as u64);
+        if device.events.has_times() {
+            return Self::of_times(&device.events.time, start);
         }
-        Self { micros, real }
+        Self { micros: (0..=device.events.len() as u64).collect(), real: false }
+    }
+
+    /// The same of times alone.
+    pub fn of_times(times: &[i64], start: i64) -> Self {
+        let mut micros = Vec::with_capacity(times.len() + 1);
+        let mut latest = 0;
+        for &time in times.first().into_iter().chain(times) {
+            latest = time.saturating_sub(start).clamp(latest, LONGEST);
+            micros.push(latest as u64);
+        }
+        Self { micros, real: true }
     }
 
     /// When the state after so many events came about.
@@ -122,7 +124,7 @@ impl Clock {
 
     /// When each event was.
     pub fn of_events(&self) -> &[u64] {
-        &self.micros[1..]
+        self.micros.get(1..).unwrap_or_default()
     }
 
     /// When the last event was.
@@ -234,23 +236,9 @@ impl RamFrame {
 }
 
 /// So many parts of a path, from its end.
-fn last_parts(path: &str, parts: usize) -> &str {
+pub(crate) fn last_parts(path: &str, parts: usize) -> &str {
     let begin = path.rmatch_indices(['/', '\\']).nth(parts - 1).map_or(0, |(at, _)| at + 1);
     &path[begin..]
-}
-
-/// Why there is no page of recordings that have RAM only, and what to type for them.
-pub fn no_page_of_ram(names: &[&str]) -> String {
-    let (is, files) = match names {
-        [name] => (format!("{name}: this is a recording of RAM"), quoted(name)),
-        all => {
-            let files: Vec<String> = all.iter().map(|name| quoted(name)).collect();
-            ("these are recordings of RAM".to_owned(), files.join(" "))
-        }
-    };
-    format!(
-        "{is}; a page, a trace and TensorBoard show the memory of GPUs\n\nhint: oomph explain {files} says where it went; for a flame graph: oomph report {files} --speedscope ram.speedscope.json"
-    )
 }
 
 #[cfg(test)]
@@ -345,7 +333,7 @@ pub(crate) mod tests {
     fn levels_are_the_books_of_the_recording() {
         let recording = recording(true);
         let (explanation, details) = explain_in_detail(&recording, 4);
-        let levels: Vec<(Moment, u64, u64)> = levels(&details[0])
+        let levels: Vec<(Moment, u64, u64)> = levels(&details.devices[0])
             .map(|(moment, level)| (moment, level.allocated() >> 20, level.reserved >> 20))
             .collect();
         assert_eq!(levels, [(0, 0, 0), (1, 0, 20), (2, 4, 20), (3, 12, 20), (4, 4, 20), (7, 10, 20)]);
@@ -366,13 +354,5 @@ pub(crate) mod tests {
         let untimed = Clock::of(&recording(false).devices[0], 0);
         assert!(!untimed.real);
         assert_eq!((untimed.at(0), untimed.at(5), untimed.end()), (0, 5, 8));
-    }
-
-    #[test]
-    fn names_are_quoted_in_what_to_type() {
-        let message = no_page_of_ram(&["my run-ram.oomph"]);
-        assert!(message.starts_with("my run-ram.oomph: this is a recording of RAM; "), "{message}");
-        assert!(message.contains("\n\nhint: oomph explain 'my run-ram.oomph' says"), "{message}");
-        assert!(no_page_of_ram(&["a", "b"]).contains("oomph report a b --speedscope "));
     }
 }

@@ -1,18 +1,21 @@
 //! How the process's own memory looks, and what changed of it: for a terminal, and for issues. Findings look as they do everywhere.
 
+use crate::html;
 use crate::shared::{Named, TextOptions};
 use oomph_explain::{
     Explanation, Finding, HostDiff, HostExplanation, HostLine, HostWithin, Place, findings_of_processes,
 };
 use oomph_render::markdown::escape;
 use oomph_render::terminal::{BOLD, DIM, cut, paint, wrap};
+use oomph_trace::{How, Recording};
 use oomph_words::{bytes, grouped, percent, plural, printable};
 use std::fmt::Write;
 
 /// What a line that no Python was running for is called.
 pub(crate) const NO_PYTHON: &str = "no Python was running";
 
-fn named(place: Option<&Place>) -> String {
+/// What a line is called.
+pub(crate) fn named(place: Option<&Place>) -> String {
     place.map_or_else(|| NO_PYTHON.to_owned(), |place| printable(&place.short()))
 }
 
@@ -24,8 +27,30 @@ fn off(error: u64) -> String {
     if error == 0 { String::new() } else { format!(" ± {}", bytes(error)) }
 }
 
+/// The most that was asked for, with its error.
+pub(crate) fn asked_for(host: &HostExplanation) -> String {
+    bytes(host.asked) + &off(host.error)
+}
+
+/// How memory was asked for, for people.
+pub(crate) fn how(how: How) -> &'static str {
+    match how {
+        How::Large => "recorded by itself",
+        How::Sampled => "a sample of small requests",
+        How::Object => "a sample of Python's objects",
+        How::Mapped => "mapped",
+        How::Pinned => "pinned for the GPU",
+        How::Shared => "shared with other processes",
+    }
+}
+
+/// How complete the recording is, in a few words.
+pub(crate) fn how_complete(recording: &Recording) -> &'static str {
+    if recording.source.truncated { "incomplete: cut off" } else { "complete" }
+}
+
 /// What was asked for, and what the kernel counted, in a sentence each.
-fn words(host: &HostExplanation) -> Vec<String> {
+pub(crate) fn words(host: &HostExplanation) -> Vec<String> {
     let mut words = vec![format!(
         "At most {}{} of RAM were asked for at once, {} after the recording began.",
         bytes(host.asked),
@@ -68,7 +93,7 @@ fn beside(host: &HostExplanation) -> Vec<(&'static str, u64)> {
     rows
 }
 
-fn seconds(value: f64) -> String {
+pub(crate) fn seconds(value: f64) -> String {
     if value < 10.0 { format!("{value:.1} s") } else { format!("{value:.0} s") }
 }
 
@@ -295,6 +320,65 @@ pub(crate) fn evidence_in_markdown(out: &mut String, host: &HostExplanation, lin
     out.push('\n');
 }
 
+/// For a page without its script: what it was, and where.
+pub(crate) fn tables_in_html(out: &mut String, host: &HostExplanation, lines: usize) {
+    let row = |held: u64, error: u64, what: &str| {
+        format!(
+            "<tr><td class=\"number\">{}{}</td><td class=\"number\">{}</td><td>{what}</td></tr>\n",
+            bytes(held),
+            off(error),
+            html::escape(&percent(held, host.asked))
+        )
+    };
+    let kinds: String =
+        host.by_kind.iter().map(|kind| row(kind.bytes, kind.error, kind.kind.name())).collect();
+    let lines: String = (host.lines.iter().take(lines))
+        .map(|line| {
+            let what = format!("<code>{}</code> ×{}", html::escape(&place(line)), grouped(line.blocks));
+            row(line.bytes, line.error, &what)
+        })
+        .collect();
+    let besides: String = (beside(host).iter())
+        .map(|(what, held)| {
+            format!("<tr><td class=\"number\">{}</td><td></td><td>{what}</td></tr>\n", bytes(*held))
+        })
+        .collect();
+    let _ = writeln!(
+        out,
+        "<details open><summary>Held at the peak, by what it is</summary>\n<table>\n{kinds}</table></details>"
+    );
+    if !besides.is_empty() {
+        let _ = writeln!(
+            out,
+            "<details open><summary>Beside it, as the kernel counts</summary>\n<table>\n{besides}</table></details>"
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<details open><summary>Held at the peak, by line</summary>\n<table>\n{lines}</table></details>"
+    );
+}
+
+/// For a page of several processes: what each asked for, the largest first, and what is found where they are seen together.
+pub(crate) fn processes_in_html(out: &mut String, all: &[Named]) {
+    for (index, found) in findings_together(all).iter().enumerate() {
+        html::finding(out, found, Some(&format!("together-{index}")));
+    }
+    out.push_str(
+        "<table><tr><th>file</th><th class=\"number\">asked for</th><th class=\"number\">kernel's own</th></tr>\n",
+    );
+    for (named, host) in largest_first(all) {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
+            html::escape(named.name),
+            asked_for(host),
+            counted(host)
+        );
+    }
+    out.push_str("</table>\n");
+}
+
 /// The sums that are compared, before and after.
 pub(crate) fn compared(host: &HostDiff) -> Vec<(&'static str, u64, u64)> {
     let mut rows = vec![("asked for", host.asked.0, host.asked.1)];
@@ -404,7 +488,7 @@ mod tests {
         ] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
-        assert!(!text.contains("oomph report"), "there is no page of RAM: {text}");
+        assert!(text.contains("oomph report a.oomph b.oomph"), "{text}");
         assert!(
             markdown::diff(&diff, &one, &other, 5).contains("| asked for | 404 MiB | 304 MiB | -100 MiB |")
         );

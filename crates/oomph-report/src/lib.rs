@@ -35,5 +35,5 @@ pub mod tensorboard;
 pub mod text;
 pub mod tune;
 
-pub use exports::{Exported, no_page_of_ram};
+pub use exports::Exported;
 pub use shared::{Check, CheckLimit, Metric, NOTHING_RECORDED, Named, TextOptions, worst};

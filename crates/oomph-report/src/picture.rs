@@ -4,7 +4,7 @@
 //! script and nothing to load; text and lines take the colour of the page, so it reads on light and on dark. All texts in
 //! it are our own: nothing of a stranger's gets in here.
 
-use oomph_explain::{Column, Kind, Timeline};
+use oomph_explain::{Column, HostKind, Kind, Timeline};
 use oomph_words::{bytes, plural};
 use std::fmt::Write;
 
@@ -32,6 +32,22 @@ pub(crate) fn colour(kind: Kind) -> &'static str {
         Kind::Workspace => "#9c755f",
         Kind::Input => "#d37295",
         Kind::Unknown => "#8c8c8c",
+    }
+}
+
+/// The same of a kind of RAM. What is the same kind of thing on a GPU has no colour there that would be taken for it.
+pub(crate) fn colour_of_ram(kind: HostKind) -> &'static str {
+    match kind {
+        HostKind::Arrays => "#4e79a7",
+        HostKind::Tables => "#59a14f",
+        HostKind::Tensors => "#f28e2b",
+        HostKind::Pinned => "#d4a90f",
+        HostKind::Objects => "#b07aa1",
+        HostKind::Images => "#d37295",
+        HostKind::Shared => "#86bcb6",
+        HostKind::Oomph => "#8073c9",
+        HostKind::Native => "#9c755f",
+        HostKind::Unknown => "#8c8c8c",
     }
 }
 

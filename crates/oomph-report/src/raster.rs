@@ -288,7 +288,7 @@ mod tests {
     fn areas_are_to_scale() {
         let (explanation, details) = explain_in_detail(&recording(true), 600);
         let device = &explanation.devices[0];
-        let (picture, legend) = draw_segments(&details[0], device.peak.allocated.moment);
+        let (picture, legend) = draw_segments(&details.devices[0], device.peak.allocated.moment);
         // 12 MiB of 20 are in use, the rest is a hole; the border of the segment aside.
         let strip = ROWS * (RIGHT - LEFT) * BAR;
         let used = |picture: &Canvas| Kind::ALL.map(|kind| count(picture, paint(kind))).iter().sum::<usize>();

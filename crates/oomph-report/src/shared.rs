@@ -158,6 +158,14 @@ pub fn worst<'a>(all: &'a [Named<'a>]) -> Option<(usize, &'a DeviceExplanation)>
         })
 }
 
+/// The recording that asked for most RAM.
+pub(crate) fn largest_of_ram(all: &[Named]) -> Option<usize> {
+    (all.iter().enumerate())
+        .filter_map(|(index, named)| Some((named.explanation.host.as_ref()?.asked, std::cmp::Reverse(index))))
+        .max()
+        .map(|(_, std::cmp::Reverse(index))| index)
+}
+
 /// Reserved bytes that hold nothing the program asked for, by reason, largest first.
 pub(crate) fn waste_parts(device: &DeviceExplanation) -> Vec<(&'static str, u64)> {
     let waste = &device.waste;

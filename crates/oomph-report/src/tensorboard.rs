@@ -401,7 +401,7 @@ mod tests {
             name: "a.pickle",
             recording: &recording,
             explanation: &explanation,
-            details: &details,
+            details: &details.devices,
         };
         let runs = runs(&[one, one, one]);
         let folders: Vec<&str> = runs.iter().map(|run| run.folder.as_str()).collect();
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn samples_have_the_peak_at_its_moment() {
         let (explanation, details) = explain_in_detail(&recording(true), 4);
-        let samples = Samples::of(&details[0], explanation.devices[0].events);
+        let samples = Samples::of(&details.devices[0], explanation.devices[0].events);
         let levels: Vec<(Moment, u64)> =
             samples.allocated.iter().map(|(moment, level)| (*moment, level.allocated() >> 20)).collect();
         assert_eq!(levels, [(0, 0), (1, 0), (2, 4), (3, 12), (4, 4), (5, 4), (6, 4), (7, 10), (8, 10)]);
@@ -427,7 +427,7 @@ mod tests {
             name: "a.pickle",
             recording: &recording,
             explanation: &explanation,
-            details: &details,
+            details: &details.devices,
         };
         let mut file = Vec::new();
         runs(&[one])[0].write(1.5e9, &mut file).unwrap();

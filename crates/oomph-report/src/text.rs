@@ -33,10 +33,13 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
             }
         }
     }
-    if all.iter().any(|named| !named.explanation.devices.is_empty()) {
+    let has_gpus = all.iter().any(|named| !named.explanation.devices.is_empty());
+    let has_ram = all.iter().any(|named| named.explanation.host.is_some());
+    if has_gpus || has_ram {
         let names: Vec<&str> = all.iter().map(|named| named.name).collect();
-        // Two would be compared.
-        next_steps(&mut out, &names, if names.len() == 2 { " --as ranks" } else { "" });
+        // Two of a kind would be compared.
+        let of_a_kind = names.len() == 2 && has_gpus != has_ram;
+        next_steps(&mut out, &names, if of_a_kind { " --as ranks" } else { "" });
     }
     out
 }
@@ -446,10 +449,7 @@ pub fn diff(diff: &Diff, before: &Named, after: &Named, options: TextOptions) ->
         paint(BOLD, "Next:"),
         paint(CYAN, format!("oomph explain {}", quoted(after.name)))
     );
-    // There is no page of the host's memory alone.
-    if !diff.devices.is_empty() || diff.host.is_none() {
-        next_steps(&mut out, &[before.name, after.name], "");
-    }
+    next_steps(&mut out, &[before.name, after.name], "");
     out
 }
 

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use oomph_report::page::{self, Builder, Crowd, Means, Mode, Progress, Wanted};
-use oomph_report::{Exported, Named, chrome_trace, no_page_of_ram, pprof, speedscope, tensorboard};
+use oomph_report::{Exported, Named, chrome_trace, pprof, speedscope, tensorboard};
 use oomph_words::{bytes, grouped, plural};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,11 @@ use std::time::SystemTime;
 /// The answer first, in words; then memory over time by kind or by line, what was held at any moment as a table and a flame graph,
 /// every allocation with its stack, the allocator's segments and holes at any moment, and what other settings would have done.
 /// Two recordings are compared (before, after); several are ranks of one run: which did the same, and who stands out. Of more than 64, one is drawn of
-/// those that did the same.
+/// those that did the same. RAM that `oomph run --ram` recorded is shown as well, alone or below the GPU's memory over the same time; several recordings
+/// of RAM with one name (train-ram.oomph, train-ram-1234.oomph) are processes of one run. Of `oomph report train.oomph`, train-ram.oomph is shown too where it lies beside it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph report snapshot.pickle --open\n  oomph report before.pickle after.pickle -o change.html\n  oomph report rank*.pickle -o ranks.html\n  oomph report snapshot.pickle --gpu t4                     # a T4's limit drawn in, and which setting fits it\n  oomph report snapshot.pickle --tensorboard runs/memory    # for those who live there\n  oomph report snapshot.pickle --chrome-trace trace.json.gz # for ui.perfetto.dev\n  oomph report train-ram.oomph --speedscope ram.json        # RAM, for www.speedscope.app"
+    after_help = "Examples:\n  oomph report snapshot.pickle --open\n  oomph report before.pickle after.pickle -o change.html\n  oomph report rank*.pickle -o ranks.html\n  oomph report snapshot.pickle --gpu t4                     # a T4's limit drawn in, and which setting fits it\n  oomph report snapshot.pickle --tensorboard runs/memory    # for those who live there\n  oomph report snapshot.pickle --chrome-trace trace.json.gz # for ui.perfetto.dev\n  oomph report train-ram.oomph                              # RAM, of oomph run --ram\n  oomph report train.oomph train-ram.oomph                  # the GPU's memory and RAM over the same time\n  oomph report train-ram.oomph --speedscope ram.json        # RAM, for www.speedscope.app"
 )]
 pub(crate) struct Arguments {
     /// Recordings; `-` reads one from stdin
@@ -164,17 +165,21 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if read.is_empty() {
         return Ok(Outcome::Failed);
     }
-    let of_ram: Vec<&str> = (page.named().iter())
-        .filter(|named| named.explanation.host.is_some())
-        .map(|named| named.name)
-        .collect();
-    if arguments.exports_ram() && of_ram.is_empty() {
+    let beside = ram_beside(arguments);
+    if let Some(path) = &beside
+        && add_beside(&mut page, path, &source, printer)
+    {
+        read.push(path);
+    }
+    let has_ram = page.named().iter().any(|named| named.explanation.host.is_some());
+    let has_gpus = page.named().iter().any(|named| !named.explanation.devices.is_empty());
+    if arguments.exports_ram() && !has_ram {
         bail!("there is no RAM in any of these recordings\n\nhint: record it with: oomph run --ram train.py");
     }
-    // A page would have nothing to show.
-    let has_page = !page.subjects().is_empty() || of_ram.is_empty();
-    if !has_page && (arguments.exports_gpus() || !arguments.exports_ram()) {
-        bail!("{}", no_page_of_ram(&of_ram));
+    if arguments.exports_gpus() && has_ram && !has_gpus {
+        bail!(
+            "a trace and TensorBoard show the memory of GPUs, and this is RAM\n\nhint: for a flame graph: --speedscope ram.speedscope.json"
+        );
     }
     if let Some(again) = page.wants_again()
         && let path = read[again.recording]
@@ -187,12 +192,16 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         page.stand_for(crowd);
     }
     let mode = if page.recordings() == 1 && crowd.is_none() { Mode::One } else { mode };
-    let diff = page.diff(mode);
-    if has_page {
-        outputs::write_whole(&output, arguments.force, |out| {
-            Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), crowd, out)?)
-        })?;
+    let mode = if arguments.relation == Relation::Diff { mode } else { page.mode(mode) };
+    for file in page.join() {
+        printer.note(&format!(
+            "{file} was recorded at another time than the memory of the GPU: they are not drawn together"
+        ));
     }
+    let diff = page.diff(mode);
+    outputs::write_whole(&output, arguments.force, |out| {
+        Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), crowd, out)?)
+    })?;
     if let Some(path) = &arguments.chrome_trace {
         write_compressed_by_name(path, arguments.force, |out| chrome_trace::write(&page.exported(), out))?;
         printer.note(&format!("wrote {}: open it in ui.perfetto.dev or chrome://tracing", path.display()));
@@ -228,10 +237,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             "what other settings would have done is left out{whose}: it takes long for so many events; --what-if always puts it in"
         ));
     }
-    if !has_page && (arguments.output.is_some() || arguments.open) {
-        printer.note("no page was written: it shows the memory of GPUs, and this is RAM");
-    }
-    if has_page && !to_stdout {
+    if !to_stdout {
         let size = output.metadata().ok().filter(|metadata| metadata.is_file());
         let size = size.map_or(String::new(), |metadata| format!(", {}", bytes(metadata.len())));
         let events = plural(page.events() as u64, "event");
@@ -288,6 +294,30 @@ fn add(page: &mut Builder, path: &Path, source: &SourceText, printer: &mut Print
     let recording = files::read(path, printer)?;
     let name = path.display().to_string();
     files::of_file(path, with_means(source, printer, |means| page.add(name, recording, means)))
+}
+
+/// The RAM of the run of a single recording, where it was recorded as well: `train-ram.oomph` beside `train.oomph`.
+fn ram_beside(arguments: &Arguments) -> Option<PathBuf> {
+    let [one] = &arguments.files[..] else { return None };
+    page::ram_of_run(one).filter(|path| arguments.relation == Relation::Auto && path.is_file())
+}
+
+/// Puts RAM in that was not asked for by name. What cannot be read, or is of another run, is told of and left out.
+fn add_beside(page: &mut Builder, path: &Path, source: &SourceText, printer: &mut Printer) -> bool {
+    let name = path.display().to_string();
+    let recording = match files::read(path, printer) {
+        Ok(recording) => recording,
+        Err(error) => {
+            printer.note(&format!("RAM is left out: {error:#}"));
+            return false;
+        }
+    };
+    if !page.is_of_same_time(&recording) {
+        printer.note(&format!("{name} was recorded at another time, and is left out"));
+        return false;
+    }
+    printer.note(&format!("{name} is of the same run: its RAM is shown over the same time"));
+    with_means(source, printer, |means| page.add(name, recording, means)).is_ok()
 }
 
 /// With the source that may be quoted, and a bar for each replay.

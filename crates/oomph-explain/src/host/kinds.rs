@@ -31,6 +31,20 @@ pub enum HostKind {
 }
 
 impl HostKind {
+    /// All, in the order in which pictures stack them.
+    pub const ALL: [Self; 10] = [
+        Self::Arrays,
+        Self::Tables,
+        Self::Tensors,
+        Self::Pinned,
+        Self::Objects,
+        Self::Images,
+        Self::Shared,
+        Self::Oomph,
+        Self::Native,
+        Self::Unknown,
+    ];
+
     /// The name for scripts.
     pub fn key(self) -> &'static str {
         match self {

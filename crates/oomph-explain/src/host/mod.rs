@@ -1,11 +1,12 @@
 //! The process's own memory: how much at the most, what it was, which lines had asked for it then, and which of them grow.
 //!
-//! Arrows inside: `blocks` (who lived when), `kinds` (what it is), `growth`, `kernel` (what it counted) ← `context` (all of it) ← `rules` (one thing each).
+//! Arrows inside: `blocks` (who lived when), `kinds` (what it is), `growth`, `kernel` (what it counted) ← `context` (all of it) ← `detail` (block by block), `rules` (one thing each).
 //!
 //! Boundary: what the kernel counted and what was asked for stand side by side; neither is made to fit the other.
 
 mod blocks;
 mod context;
+mod detail;
 mod growth;
 mod kernel;
 mod kinds;
@@ -18,6 +19,7 @@ mod within;
 
 pub use blocks::{HostStackBytes, host_by_stack};
 pub use context::HostContext;
+pub use detail::{HostCount, HostDetail};
 pub use growth::HostGrowth;
 pub use kinds::HostKind;
 pub use within::{HostLineWithin, HostWithin, host_within};

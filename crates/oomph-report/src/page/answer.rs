@@ -1,17 +1,33 @@
 //! What the page shows without scripts: in a mail, in print, in a screen reader.
 
+use super::data;
+use crate::host;
 use crate::html::{self, escape};
 use crate::picture;
-use crate::shared::{NOTHING_RECORDED, Named, completeness, findings_of};
-use oomph_explain::{DeviceExplanation, Severity};
-use oomph_words::{bytes, plural};
+use crate::shared::{NOTHING_RECORDED, Named, completeness, findings_of, findings_of_host};
+use oomph_explain::{DeviceExplanation, Finding, HostExplanation, Severity};
+use oomph_words::{bytes, harmless, plural};
 use std::fmt::Write;
 
 /// Lines of the table that is shown where no script runs.
 const LINES: usize = 20;
 
+/// What the script is told of findings, whose words are here.
+pub(super) fn findings<'a>(subject: usize, found: impl Iterator<Item = &'a Finding>) -> Vec<data::Finding> {
+    found
+        .enumerate()
+        .map(|(index, finding)| data::Finding {
+            code: finding.code,
+            severity: finding.severity.name(),
+            title: harmless(&finding.title),
+            saving: finding.saving.as_ref().filter(|saving| !saving.missing).map(|saving| saving.bytes),
+            anchor: anchor(subject, index),
+        })
+        .collect()
+}
+
 /// Names a finding within the page.
-pub(super) fn anchor(subject: usize, finding: usize) -> String {
+fn anchor(subject: usize, finding: usize) -> String {
     format!("finding-{subject}-{finding}")
 }
 
@@ -45,6 +61,46 @@ pub(super) fn answer(number: usize, named: &Named, device: &DeviceExplanation) -
     }
     html::legend(&mut out, device);
     html::by_line(&mut out, device, LINES);
+    out.push_str("</div>\n</div>\n");
+    out
+}
+
+/// RAM of one process: what was found, the numbers, tables.
+pub(super) fn of_ram(number: usize, named: &Named, told: &HostExplanation, complete: &str) -> String {
+    let mut out = format!("<div class=\"oomph answer\" id=\"answer-{number}\" data-subject=\"{number}\">\n");
+    for warning in &named.explanation.warnings {
+        let _ = writeln!(out, "<p><b>warning</b>: {}</p>", escape(&warning.message));
+    }
+    let _ = writeln!(
+        out,
+        "<p class=\"head\"><b>{}</b> ({}, RAM of a process: {}, {complete})</p>",
+        escape(named.name),
+        named.explanation.format,
+        plural(told.events, "event")
+    );
+    out.push_str("<dl class=\"numbers\">");
+    let mut put = |name: &str, key: &str, value: String| {
+        let _ = write!(out, "<div><dt>{name}</dt><dd data-number=\"{key}\">{}</dd></div>", escape(&value));
+    };
+    put("asked for at most", "asked", host::asked_for(told));
+    if let Some(own) = told.own() {
+        put("counted by the kernel at most", "counted", bytes(own));
+        put("with pages of files, at most", "resident", bytes(told.most_resident));
+    }
+    put("peak asked for after", "peak-seconds", host::seconds(told.peak_seconds));
+    put("recorded", "seconds", host::seconds(told.seconds));
+    out.push_str("</dl>\n");
+    for sentence in host::words(told) {
+        let _ = writeln!(out, "<p>{}</p>", escape(&sentence));
+    }
+    if findings_of_host(named.explanation).all(|finding| finding.severity > Severity::Warning) {
+        out.push_str("<p class=\"no-problem\">No problem was found.</p>\n");
+    }
+    for (index, finding) in findings_of_host(named.explanation).enumerate() {
+        html::finding(&mut out, finding, Some(&anchor(number, index)));
+    }
+    out.push_str("<div class=\"static-picture\">\n");
+    host::tables_in_html(&mut out, told, LINES);
     out.push_str("</div>\n</div>\n");
     out
 }

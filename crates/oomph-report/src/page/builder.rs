@@ -3,12 +3,12 @@
 //! Boundary: recordings come in one after another and go again, since ranks are many and large; who reads them, from where, and how progress is
 //! shown, the caller says.
 
-use super::{Crowd, Extras, Limit, Mode, Subject, worst};
+use super::{Crowd, Extras, Limit, Mode, Subject, ram, together, worst};
 use crate::exports::Exported;
 use crate::replay::Typed;
 use crate::shared::Named;
 use crate::tune::NamedTuning;
-use oomph_explain::{Detail, Diff, Explanation};
+use oomph_explain::{Detail, Details, Diff, Explanation};
 use oomph_replay::allocator::Memory;
 use oomph_replay::answer::replayable;
 use oomph_replay::replayer::Replayer;
@@ -62,7 +62,7 @@ struct Read {
 }
 
 impl Read {
-    fn of(name: String, recording: &Recording) -> (Self, Vec<Detail>) {
+    fn of(name: String, recording: &Recording) -> (Self, Details) {
         let (explanation, details) = oomph_explain::explain_in_detail(recording, crate::picture::COLUMNS);
         (Self { name, explanation }, details)
     }
@@ -86,8 +86,10 @@ pub struct Builder {
     wanted: Wanted,
     read: Vec<Read>,
     subjects: Vec<Subject>,
-    kept: Vec<(Recording, Vec<Detail>)>,
+    kept: Vec<(Recording, Details)>,
     events: usize,
+    /// They are not replayed.
+    events_of_ram: usize,
     /// Whether each subject was replayed under other settings.
     replayed: Vec<bool>,
 }
@@ -101,6 +103,7 @@ impl Builder {
             subjects: Vec::new(),
             kept: Vec::new(),
             events: 0,
+            events_of_ram: 0,
             replayed: Vec::new(),
         }
     }
@@ -108,7 +111,7 @@ impl Builder {
     /// Puts a recording in.
     pub fn add(&mut self, name: String, recording: Recording, means: &Means) -> Result<(), ConfError> {
         let (read, details) = Read::of(name, &recording);
-        for (index, detail) in details.iter().enumerate() {
+        for (index, detail) in details.devices.iter().enumerate() {
             self.events += recording.devices.get(index).map_or(0, |device| device.events.len());
             let replays = match self.wanted.what_if {
                 WhatIf::Always => true,
@@ -120,6 +123,18 @@ impl Builder {
             self.subjects.push(subject);
             self.replayed.push(replays);
         }
+        if let (Some(host), Some(told), Some(detail)) =
+            (&recording.host, &read.explanation.host, &details.host)
+        {
+            let end = host.events.time.last().copied().unwrap_or(0);
+            let source = |file: &str, line: u32| (means.source)(file, line, end);
+            let place = (self.subjects.len(), self.read.len());
+            let ram = ram::subject(place, &read.named(), &recording, (host, told, detail), &source);
+            self.events_of_ram += host.events.len();
+            self.subjects.push(ram);
+            // There is nothing to replay.
+            self.replayed.push(true);
+        }
         self.read.push(read);
         if self.wanted.keep {
             self.kept.push((recording, details));
@@ -130,7 +145,7 @@ impl Builder {
     /// Says of each subject whom it stands for.
     pub fn stand_for(&mut self, crowd: &Crowd) {
         for subject in &mut self.subjects {
-            subject.head.alike = crowd.alike(subject.recording, subject.ordinal);
+            subject.head.alike = subject.ordinal.and_then(|ordinal| crowd.alike(subject.recording, ordinal));
         }
     }
 
@@ -138,7 +153,7 @@ impl Builder {
     /// read again for it.
     pub fn wants_again(&self) -> Option<Again> {
         let subject = worst(&self.subjects, &self.named())?;
-        let (recording, ordinal) = self.subjects[subject].device();
+        let (recording, Some(ordinal)) = self.subjects[subject].device() else { return None };
         if self.replayed[subject] || self.wanted.what_if != WhatIf::Auto {
             return None;
         }
@@ -151,7 +166,8 @@ impl Builder {
     /// Replays it.
     pub fn replay(&mut self, again: Again, recording: &Recording, means: &Means) -> Result<(), ConfError> {
         let (read, details) = Read::of(self.read[again.recording].name.clone(), recording);
-        let Some(found) = details.iter().enumerate().find(|(_, detail)| detail.ordinal == again.ordinal)
+        let Some(found) =
+            details.devices.iter().enumerate().find(|(_, detail)| detail.ordinal == again.ordinal)
         else {
             return Ok(());
         };
@@ -198,6 +214,26 @@ impl Builder {
         Ok(subject(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
     }
 
+    /// What the recordings are to each other, where their names say so much: GPUs and RAM are memory of one run.
+    pub fn mode(&self, by_names: Mode) -> Mode {
+        let has = |of: fn(&Explanation) -> bool| self.read.iter().filter(|one| of(&one.explanation)).count();
+        let of_gpus = has(|one| !one.devices.is_empty());
+        let of_ram = has(|one| one.host.is_some());
+        let are_compared = by_names == Mode::Diff && (of_gpus == 2 || of_ram == 2);
+        if of_gpus > 0 && of_ram > 0 && !are_compared { Mode::Together } else { by_names }
+    }
+
+    /// Says of GPUs and RAM of one run that they are drawn over the same time. Gives the files of RAM that were recorded at another.
+    pub fn join(&mut self) -> Vec<&str> {
+        let files: Vec<&str> = self.read.iter().map(|one| one.name.as_str()).collect();
+        together::join(&mut self.subjects, &files);
+        (self.subjects.iter())
+            .filter(|one| one.ordinal.is_none())
+            .filter(|one| one.head.beside.as_ref().is_some_and(|beside| beside.offset.is_none()))
+            .filter_map(|one| files.get(one.recording).copied())
+            .collect()
+    }
+
     /// How many recordings there are.
     pub fn recordings(&self) -> usize {
         self.read.len()
@@ -205,7 +241,16 @@ impl Builder {
 
     /// How many events they have together.
     pub fn events(&self) -> usize {
-        self.events
+        self.events + self.events_of_ram
+    }
+
+    /// Whether the RAM of a recording was recorded while what is here was, at least in part.
+    pub fn is_of_same_time(&self, recording: &Recording) -> bool {
+        let Some(host) = &recording.host else { return false };
+        let times = host.events.time.iter().copied().chain(host.resident.iter().map(|one| one.time));
+        let (mut first, mut last) = (i64::MAX, i64::MIN);
+        times.for_each(|time| (first, last) = (first.min(time), last.max(time)));
+        self.subjects.iter().filter_map(|one| one.span).any(|span| first <= span.end() && span.start <= last)
     }
 
     /// The subjects, in the order of their recordings.
@@ -243,7 +288,7 @@ impl Builder {
                 name,
                 recording,
                 explanation,
-                details,
+                details: &details.devices,
             })
             .collect()
     }

@@ -3,9 +3,9 @@
 //! Boundary: who did the same is `oomph-explain`'s to say, and what is said of all of them `ranks.rs`'s.
 
 use super::data::Alike;
-use crate::html;
 use crate::ranks::Ranks;
 use crate::shared::Named;
+use crate::{host, html};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,14 @@ impl Crowd {
         let first = groups.len().min(1);
         groups[first..].sort_by_key(|group| Reverse(ranks.badness(group.worst)));
         groups.truncate(MOST_DRAWN);
-        let drawn: BTreeSet<usize> = groups.iter().map(|group| group.worst.recording).collect();
+        let mut drawn: BTreeSet<usize> = groups.iter().map(|group| group.worst.recording).collect();
+        let mut of_ram: Vec<(Reverse<u64>, usize)> = (all.iter().enumerate())
+            .filter_map(|(index, one)| Some((Reverse(one.explanation.host.as_ref()?.asked), index)))
+            .collect();
+        of_ram.sort_unstable();
+        // At least the largest: beside GPUs it is what is asked about.
+        let room = MOST_DRAWN.saturating_sub(drawn.len()).max(1);
+        drawn.extend(of_ram.iter().take(room).map(|&(_, index)| index));
         let drawn: Vec<usize> = drawn.into_iter().collect();
         let alike = (groups.iter())
             .filter(|group| group.members.len() > 1)
@@ -44,7 +51,7 @@ impl Crowd {
                 (alike.count > 0).then(|| ((place, ranks.device(group.worst).ordinal), alike))
             })
             .collect();
-        Self { recordings: all.len(), drawn, alike, compared: compared(&ranks) }
+        Self { recordings: all.len(), drawn, alike, compared: compared(all) }
     }
 
     /// Which recordings are drawn, by their numbers, in order.
@@ -68,9 +75,21 @@ impl Crowd {
     }
 }
 
-/// What is said of all, before the one that the page opens with.
-pub(super) fn compared(ranks: &Ranks) -> String {
-    let mut out = "<section class=\"oomph compared\" aria-label=\"Ranks compared\">\n".to_owned();
-    html::compared(&mut out, ranks);
-    out + "</section>\n"
+/// What is said of all, before the one that the page opens with: of devices, and of processes, where there are several.
+pub(super) fn compared(all: &[Named]) -> String {
+    let mut out = String::new();
+    let ranks = Ranks::of(all);
+    let processes = all.iter().filter(|one| one.explanation.host.is_some()).count();
+    // Of ranks there may be one: the others could not be read.
+    if ranks.devices() > 1 || (ranks.devices() == 1 && processes == 0) {
+        out.push_str("<section class=\"oomph compared\" aria-label=\"Ranks compared\">\n");
+        html::compared(&mut out, &ranks);
+        out.push_str("</section>\n");
+    }
+    if processes > 1 {
+        out.push_str("<section class=\"oomph compared\" aria-label=\"Processes compared\">\n");
+        host::processes_in_html(&mut out, all);
+        out.push_str("</section>\n");
+    }
+    out
 }

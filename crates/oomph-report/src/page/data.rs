@@ -35,15 +35,29 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// In the order in which allocations number them.
-    pub(super) fn all() -> Vec<Self> {
-        (model::Kind::ALL.into_iter())
-            .map(|kind| Self { key: kind.key(), name: kind.name(), colour: crate::picture::colour(kind) })
-            .collect()
+    /// In the order in which allocations number them: those of devices, and behind them those of RAM, where there is any.
+    pub(super) fn all(with_ram: bool) -> Vec<Self> {
+        let of_devices = model::Kind::ALL.into_iter().map(|kind| Self {
+            key: kind.key(),
+            name: kind.name(),
+            colour: crate::picture::colour(kind),
+        });
+        let of_ram = model::HostKind::ALL.into_iter().filter(|_| with_ram).map(|kind| Self {
+            key: kind.key(),
+            name: kind.name(),
+            colour: crate::picture::colour_of_ram(kind),
+        });
+        of_devices.chain(of_ram).collect()
+    }
+
+    /// The number of a kind of RAM.
+    pub(super) fn of_ram(kind: model::HostKind) -> u64 {
+        let place = model::HostKind::ALL.iter().position(|&one| one == kind);
+        (model::Kind::ALL.len() + place.unwrap_or_default()) as u64
     }
 }
 
-/// One device of one recording.
+/// One device of one recording, or the RAM of its process.
 #[derive(Serialize)]
 pub(super) struct SubjectHead {
     pub(super) title: String,
@@ -52,7 +66,8 @@ pub(super) struct SubjectHead {
     pub(super) file: String,
     /// The number of its recording.
     pub(super) recording: usize,
-    pub(super) device: u32,
+    /// None of RAM.
+    pub(super) device: Option<u32>,
     pub(super) format: &'static str,
     pub(super) conf: Option<String>,
     pub(super) events: u64,
@@ -74,6 +89,39 @@ pub(super) struct SubjectHead {
     pub(super) what_if: Option<WhatIf>,
     /// Those that did the same and are not drawn.
     pub(super) alike: Option<Alike>,
+    /// Where it is RAM. Then allocated is what was asked for, reserved what the kernel counted as the process's own, and there are no segments.
+    pub(super) ram: Option<Ram>,
+    /// The other memory of the same run.
+    pub(super) beside: Option<Beside>,
+}
+
+/// What is said of RAM only.
+#[derive(Serialize)]
+pub(super) struct Ram {
+    /// What was asked for at the peak may be off by so much: twice the standard deviation.
+    pub(super) error: u64,
+    /// Bytes of small requests from one sample to the next, on average.
+    pub(super) sampled_every: u64,
+    /// How memory is asked for, as the column `stream` numbers it.
+    pub(super) hows: Vec<How>,
+    /// What the kernel counted.
+    pub(super) counted: Column,
+}
+
+/// A way to ask for memory.
+#[derive(Serialize)]
+pub(super) struct How {
+    pub(super) name: &'static str,
+    /// Whether a block stands for many.
+    pub(super) sampled: bool,
+}
+
+/// The RAM beside a device's memory, or the device's beside RAM.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Beside {
+    pub(super) subject: usize,
+    /// Microseconds from the first event of all that belong together to the first one of this; none where the two were recorded at different times.
+    pub(super) offset: Option<u64>,
 }
 
 /// Ranks in whose place another is drawn.
@@ -102,6 +150,13 @@ pub(super) struct Peak {
 pub(super) struct At {
     bytes: u64,
     moment: u32,
+}
+
+impl Peak {
+    /// The most that was taken, by which subjects are compared.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        self.reserved.bytes.max(self.allocated.bytes)
+    }
 }
 
 impl At {
@@ -255,10 +310,11 @@ impl Fit {
     }
 }
 
-/// What changed on a device.
+/// What changed on a device, or in RAM.
 #[derive(Serialize)]
 pub(super) struct DiffDevice {
-    pub(super) ordinal: u32,
+    /// None of RAM.
+    pub(super) ordinal: Option<u32>,
     /// The subject before.
     pub(super) before: Option<usize>,
     /// The subject after.

@@ -9,16 +9,21 @@ mod columns;
 mod crowd;
 mod data;
 mod limit;
+mod packer;
+mod ram;
 mod subject;
+mod times;
+mod together;
 
 pub use builder::{Again, Builder, Means, Progress, Wanted, WhatIf};
 pub use crowd::{Crowd, MOST_DRAWN};
 pub use limit::Limit;
-pub use subject::{Extras, Subject};
+pub use subject::{Extras, Span, Subject};
+pub use together::ram_of_run;
 
 use self::data::{DiffDevice, DiffKind, DiffLine, Kind, Page};
+use self::together::run_of_ram;
 use crate::html::{self, escape};
-use crate::ranks::Ranks;
 use crate::shared::{Named, cut_short};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -55,6 +60,8 @@ pub enum Mode {
     Diff,
     /// Parts of one run.
     Ranks,
+    /// Memory of GPUs, and the RAM of the same run.
+    Together,
 }
 
 impl Mode {
@@ -62,10 +69,20 @@ impl Mode {
     pub fn of_files(files: &[impl AsRef<Path>]) -> Self {
         match files {
             [_] => Self::One,
-            [before, after] if !differ_in_rank(before.as_ref(), after.as_ref()) => Self::Diff,
+            [before, after]
+                if !differ_in_rank(before.as_ref(), after.as_ref())
+                    && !differ_in_process(before.as_ref(), after.as_ref()) =>
+            {
+                Self::Diff
+            }
             _ => Self::Ranks,
         }
     }
+}
+
+/// Whether two names are those of the RAM of two processes of one run.
+fn differ_in_process(one: &Path, other: &Path) -> bool {
+    one != other && run_of_ram(one).is_some_and(|run| run_of_ram(other) == Some(run))
 }
 
 /// Whether two names are the same but for the number after `rank`.
@@ -80,11 +97,14 @@ fn differ_in_rank(one: &Path, other: &Path) -> bool {
     without_rank(one).is_some_and(|name| Some(name) == without_rank(other))
 }
 
-/// The subject with the highest peak, or that died: the page begins with it. `all` are the explanations in the order of the subjects'
+/// The device with the highest peak, or that died; without devices, the process with most RAM: the page begins with it. `all` are the explanations in the order of the subjects'
 /// recordings.
 pub fn worst(subjects: &[Subject], all: &[Named]) -> Option<usize> {
-    let (recording, device) = crate::shared::worst(all)?;
-    subjects.iter().position(|one| one.device() == (recording, device.ordinal))
+    let device = match crate::shared::worst(all) {
+        Some((recording, device)) => (recording, Some(device.ordinal)),
+        None => (crate::shared::largest_of_ram(all)?, None),
+    };
+    subjects.iter().position(|one| one.device() == device)
 }
 
 /// Writes a page. `all` are the explanations in the order of the subjects' recordings; `crowd` is the run that these were chosen of.
@@ -100,12 +120,13 @@ pub fn write(
     // Of two that are compared, what is there now.
     let shown = match mode {
         Mode::Diff => subjects.iter().position(|one| one.recording == 1).or(worst).unwrap_or(0),
-        Mode::One | Mode::Ranks => worst.unwrap_or(0),
+        Mode::One | Mode::Ranks | Mode::Together => worst.unwrap_or(0),
     };
     let names: Vec<&str> = all.iter().map(|named| named.name).collect();
     let title = match (mode, &names[..]) {
         (Mode::Diff, [before, after, ..]) => format!("{before} → {after}"),
         (_, [one]) if crowd.is_none() => (*one).to_owned(),
+        (Mode::Together, [one, other]) => format!("{one} and {other}"),
         (_, several) => format!("{} recordings", crowd.map_or(several.len(), Crowd::recordings)),
     };
     let headline = headline(mode, diff, crowd, subjects.get(shown), all);
@@ -126,21 +147,21 @@ pub fn write(
         headline = escape(&headline),
         compared = match (mode, crowd) {
             (_, Some(crowd)) => crowd.compared(),
-            (Mode::Ranks, None) => crowd::compared(&Ranks::of(all)),
+            (Mode::Ranks | Mode::Together, None) => crowd::compared(all),
             _ => String::new(),
         },
     )?;
     for subject in subjects {
         out.write_all(subject.answer.as_bytes())?;
     }
-    for named in all.iter().filter(|named| named.explanation.devices.is_empty()) {
+    for named in all.iter().filter(|named| is_empty(named)) {
         out.write_all(answer::nothing(named).as_bytes())?;
     }
     let page = Page {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         mode,
-        kinds: Kind::all(),
+        kinds: Kind::all(subjects.iter().any(|one| one.ordinal.is_none())),
         subjects: subjects.iter().map(|one| &one.head).collect(),
         worst: shown,
         diff: diff.map(|diff| diff_of(diff, subjects)),
@@ -158,6 +179,11 @@ pub fn write(
     write!(out, "<script>{SCRIPT}</script>\n</body>\n</html>\n")
 }
 
+/// Whether there is nothing to show of a recording.
+fn is_empty(named: &Named) -> bool {
+    named.explanation.devices.is_empty() && named.explanation.host.is_none()
+}
+
 /// The page's first words.
 fn headline(
     mode: Mode,
@@ -167,9 +193,13 @@ fn headline(
     all: &[Named],
 ) -> String {
     let Some(shown) = shown else { return "There is no event and no segment in this file".to_owned() };
-    let peaks = (diff.into_iter().flat_map(|diff| &diff.devices))
-        .find(|device| device.ordinal == shown.ordinal)
-        .and_then(|device| Some((device.before?.allocated.bytes, device.after?.allocated.bytes)));
+    let peaks = match shown.ordinal {
+        Some(ordinal) => (diff.into_iter().flat_map(|diff| &diff.devices))
+            .find(|device| device.ordinal == ordinal)
+            .and_then(|device| Some((device.before?.allocated.bytes, device.after?.allocated.bytes))),
+        None => diff.and_then(|diff| diff.host.as_ref()).map(|host| host.asked),
+    };
+    let held = if shown.ordinal.is_some() { "allocated" } else { "of RAM asked for" };
     let cut_short = match (mode, all) {
         (Mode::Diff, [before, after]) => {
             cut_short(before, after).map(|words| format!(". {words}")).unwrap_or_default()
@@ -178,10 +208,10 @@ fn headline(
     };
     let words = match (mode, peaks) {
         (Mode::Diff, Some((before, after))) if before == after => {
-            format!("{} allocated at the peak, before and after", bytes(after))
+            format!("{} {held} at the peak, before and after", bytes(after))
         }
         (Mode::Diff, Some((before, after))) => format!(
-            "{} {} at the peak: {} allocated before, {} after",
+            "{} {} at the peak: {} {held} before, {} after",
             bytes(before.abs_diff(after)),
             if after > before { "more" } else { "less" },
             bytes(before),
@@ -190,7 +220,20 @@ fn headline(
         (Mode::Ranks, _) => {
             let name = all.get(shown.recording).map_or("", |named| named.name);
             let recordings = crowd.map_or(all.len(), Crowd::recordings);
-            format!("The worst of {} recordings is {name}: {}", grouped(recordings as u64), shown.headline)
+            match shown.ordinal {
+                Some(_) => format!(
+                    "The worst of {} recordings is {name}: {}",
+                    grouped(recordings as u64),
+                    shown.headline
+                ),
+                None => {
+                    format!(
+                        "Most RAM of {} processes: {name}: {}",
+                        grouped(recordings as u64),
+                        shown.headline
+                    )
+                }
+            }
         }
         _ => shown.headline.clone(),
     };
@@ -201,14 +244,22 @@ fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<DiffDevice> {
     let find = |recording, ordinal| {
         subjects.iter().position(|one| one.recording == recording && one.ordinal == ordinal)
     };
+    let of_ram = diff.host.iter().map(|host| DiffDevice {
+        ordinal: None,
+        before: find(0, None),
+        after: find(1, None),
+        lines: host.lines.iter().filter_map(DiffLine::of).collect(),
+        kinds: host.kinds.iter().filter_map(DiffKind::of).collect(),
+    });
     (diff.devices.iter())
         .map(|device| DiffDevice {
-            ordinal: device.ordinal,
-            before: find(0, device.ordinal_before),
-            after: find(1, device.ordinal),
+            ordinal: Some(device.ordinal),
+            before: find(0, Some(device.ordinal_before)),
+            after: find(1, Some(device.ordinal)),
             lines: device.lines.iter().filter_map(DiffLine::of).collect(),
             kinds: device.kinds.iter().filter_map(DiffKind::of).collect(),
         })
+        .chain(of_ram)
         .collect()
 }
 
@@ -224,5 +275,14 @@ mod tests {
         assert!(!differ("before.pickle", "after.pickle"));
         assert!(!differ("rank0-before.pickle", "rank0-after.pickle"));
         assert!(!differ("rank.pickle", "rank1.pickle"));
+    }
+
+    #[test]
+    fn names_say_what_recordings_are_to_each_other() {
+        let mode = |files: &[&str]| Mode::of_files(files);
+        assert_eq!(mode(&["a-ram.oomph"]), Mode::One);
+        assert_eq!(mode(&["before-ram.oomph", "after-ram.oomph"]), Mode::Diff);
+        assert_eq!(mode(&["train-ram.oomph", "train-ram-12.oomph"]), Mode::Ranks);
+        assert_eq!(mode(&["train-ram-7.oomph", "train-ram-12.oomph"]), Mode::Ranks);
     }
 }
