@@ -6,11 +6,9 @@ use oomph_explain::{
 };
 use oomph_render::markdown::escape;
 use oomph_render::terminal::{BOLD, DIM, cut, paint, wrap};
+use oomph_trace::NO_PYTHON;
 use oomph_words::{bytes, grouped, percent, plural, printable};
 use std::fmt::Write;
-
-/// What a line that no Python was running for is called.
-pub(crate) const NO_PYTHON: &str = "no Python was running";
 
 fn named(place: Option<&Place>) -> String {
     place.map_or_else(|| NO_PYTHON.to_owned(), |place| printable(&place.short()))

@@ -119,6 +119,9 @@ pub struct Host {
     pub resident: Vec<Resident>,
 }
 
+/// What the line of host memory is called that was asked for where no Python was running.
+pub const NO_PYTHON: &str = "no Python was running";
+
 /// Events of host memory in columns, one row an event: [`Action::Alloc`] or [`Action::FreeCompleted`].
 #[derive(Clone, Debug, Default)]
 pub struct HostEvents {

@@ -21,10 +21,7 @@ pub use kinds::HostKind;
 use crate::finding::Place;
 use context::own;
 use hashbrown::HashMap;
-use oomph_trace::{How, Resident, SAMPLED_EVERY};
-
-/// Bytes of small requests from one sample to the next, on average.
-const MEAN: f64 = SAMPLED_EVERY as f64;
+use oomph_trace::{HostSum, How, Resident};
 
 /// Host memory of one process.
 #[derive(Clone, Debug)]
@@ -93,42 +90,15 @@ pub struct HostLine {
     pub error: u64,
 }
 
-/// Sums of blocks.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    bytes: u64,
-    blocks: u64,
-    variance: f64,
-}
-
-impl Sum {
-    fn add(&mut self, size: u64, how: How) {
-        self.bytes = self.bytes.saturating_add(size);
-        self.blocks += 1;
-        self.variance += if how.is_sampled() { variance(size) } else { 0.0 };
-    }
-
-    /// Twice the standard deviation.
-    fn error(&self) -> u64 {
-        (2.0 * self.variance.sqrt()) as u64
-    }
-}
-
-/// By how much a sample may be off, squared: it stands for `stands_for` bytes, of which it is one block.
-fn variance(stands_for: u64) -> f64 {
-    // A block of s bytes stands for s / p, and p is its chance: the variance of what it stands for is that squared, times 1 - p. For small blocks that is about the mean between two samples, squared.
-    (stands_for as f64) * MEAN.min(stands_for as f64)
-}
-
 /// What is seen of host memory.
 pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     let (host, blocks) = (context.host, &context.blocks);
     let events = &host.events;
-    let mut all = Sum::default();
+    let mut all = HostSum::default();
     let mut by_how = [0u64; How::ALL.len()];
-    let mut of_kind: HashMap<HostKind, Sum> = HashMap::new();
-    let mut of_line: HashMap<u32, Sum> = HashMap::new();
-    let mut taken_over: HashMap<u32, Sum> = HashMap::new();
+    let mut of_kind: HashMap<HostKind, HostSum> = HashMap::new();
+    let mut of_line: HashMap<u32, HostSum> = HashMap::new();
+    let mut taken_over: HashMap<u32, HostSum> = HashMap::new();
     for block in context.at_peak() {
         all.add(block.size, block.how);
         if let Some(bytes) = by_how.get_mut(block.how as usize) {
@@ -144,8 +114,13 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     // Address space that was asked for and never touched is no row.
     let mut by_kind: Vec<HostKindBytes> = of_kind
         .into_iter()
-        .filter(|(_, sum)| sum.bytes > 0)
-        .map(|(kind, sum)| HostKindBytes { kind, bytes: sum.bytes, blocks: sum.blocks, error: sum.error() })
+        .filter(|(_, sum)| sum.bytes() > 0)
+        .map(|(kind, sum)| HostKindBytes {
+            kind,
+            bytes: sum.bytes(),
+            blocks: sum.blocks(),
+            error: sum.error(),
+        })
         .collect();
     by_kind.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.kind));
     let begin = events.time.first().copied().or(host.resident.first().map(|one| one.time)).unwrap_or(0);
@@ -173,14 +148,14 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     }
 }
 
-fn lines(context: &HostContext, sums: HashMap<u32, Sum>) -> Vec<HostLine> {
+fn lines(context: &HostContext, sums: HashMap<u32, HostSum>) -> Vec<HostLine> {
     let mut lines: Vec<HostLine> = sums
         .into_iter()
-        .filter(|(_, sum)| sum.bytes > 0)
+        .filter(|(_, sum)| sum.bytes() > 0)
         .map(|(line, sum)| HostLine {
             place: context.place_of_line(line),
-            bytes: sum.bytes,
-            blocks: sum.blocks,
+            bytes: sum.bytes(),
+            blocks: sum.blocks(),
             error: sum.error(),
         })
         .collect();

@@ -28,16 +28,20 @@
 //! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.
 
 mod bytes;
+mod following;
 mod reading;
 mod writing;
 
 use crate::budget::{LARGEST_RATIO, Swells};
 use crate::layout::Kind;
 pub use crate::layout::{MAGIC, VERSION};
+pub use following::{Follower, Progress};
 pub use reading::read;
 pub(crate) use reading::read_within;
 pub use writing::Writer;
 
+/// What comes before the first chunk.
+const HEADER: usize = 12;
 /// No chunk unpacks to more.
 const LARGEST_CHUNK: usize = 32 << 20;
 

@@ -1,7 +1,7 @@
 //! Reading: chunk by chunk, as far as they are whole.
 
 use super::bytes::In;
-use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
+use super::{FormatError, HEADER, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::budget::{Budget, Counted, Form, Meter};
 use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
@@ -20,7 +20,24 @@ pub fn read(source: impl Read) -> Result<Recording, FormatError> {
 
 /// The same, within what the file may take.
 pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recording, FormatError> {
-    let mut header = [0u8; 12];
+    begins(&mut source)?;
+    let mut reading = Reading::new(budget);
+    let complete = loop {
+        match next_chunk(&mut source, &mut reading.budget)? {
+            Next::Chunk(kind, content) => match Kind::from_number(kind) {
+                Some(Kind::End) => break true,
+                Some(kind) => reading.take(kind, &content)?,
+                None => reading.unknown += 1,
+            },
+            Next::Ended => break false,
+        }
+    };
+    Ok(reading.finish(complete))
+}
+
+/// Reads how a file begins.
+pub(super) fn begins(source: &mut impl Read) -> Result<(), FormatError> {
+    let mut header = [0u8; HEADER];
     source.read_exact(&mut header).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => FormatError::Magic,
         _ => FormatError::Io(error),
@@ -36,31 +53,19 @@ pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recor
     if flags != 0 {
         return Err(FormatError::Flags(flags));
     }
-    let mut reading =
-        Reading { recording: Recording::default(), devices: BTreeMap::new(), unknown: 0, budget };
-    let complete = loop {
-        match next_chunk(&mut source, &mut reading.budget)? {
-            Next::Chunk(kind, content) => match Kind::from_number(kind) {
-                Some(Kind::End) => break true,
-                Some(kind) => reading.take(kind, In(&content))?,
-                None => reading.unknown += 1,
-            },
-            Next::Ended => break false,
-        }
-    };
-    Ok(reading.finish(complete))
+    Ok(())
 }
 
 /// What an event takes, with room to grow.
 const EVENT: usize = 48;
 
-enum Next {
+pub(super) enum Next {
     Chunk(u8, Vec<u8>),
     Ended,
 }
 
 /// The next chunk, if it is whole: a short one, or one whose sum is wrong, is where a writer was killed.
-fn next_chunk(source: &mut impl Read, budget: &mut Budget) -> Result<Next, FormatError> {
+pub(super) fn next_chunk(source: &mut impl Read, budget: &mut Budget) -> Result<Next, FormatError> {
     let mut header = [0u8; 13];
     let mut packed = Vec::new();
     if !fill(source, &mut header)? {
@@ -95,14 +100,19 @@ fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-struct Reading {
-    recording: Recording,
+/// What chunks have given so far.
+pub(super) struct Reading {
+    pub(super) recording: Recording,
     devices: BTreeMap<u32, Device>,
     unknown: u64,
-    budget: Budget,
+    pub(super) budget: Budget,
 }
 
 impl Reading {
+    pub(super) fn new(budget: Budget) -> Self {
+        Self { recording: Recording::default(), devices: BTreeMap::new(), unknown: 0, budget }
+    }
+
     /// So many elements of so many bytes are about to be stored, with room to grow.
     fn charge(&mut self, count: usize, bytes: usize, what: &'static str) -> Result<(), FormatError> {
         if self.budget.charge(count.saturating_mul(bytes), what) {
@@ -114,7 +124,8 @@ impl Reading {
             .map_or(FormatError::Damaged("it takes too much memory"), FormatError::Swells))
     }
 
-    fn take(&mut self, kind: Kind, input: In) -> Result<(), FormatError> {
+    pub(super) fn take(&mut self, kind: Kind, content: &[u8]) -> Result<(), FormatError> {
+        let input = In(content);
         match kind {
             Kind::Strings => self.strings(input),
             Kind::Frames => self.frames(input),
