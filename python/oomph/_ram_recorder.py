@@ -9,6 +9,7 @@ import ctypes
 import errno
 import importlib.machinery
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ _library: Any = None
 # The process in which a recording was begun here: a forked child has none.
 _recording_in: int | None = None
 _stop_watching: Callable[[], None] = lambda: None
+_stop_hearing: Callable[[], None] = lambda: None
 
 
 class RecordingUnderWay(RecordingError):
@@ -68,7 +70,7 @@ def _loaded() -> Any:
 
 def start(path: str) -> None:
     """Begins a recording. RecordingUnderWay if there is one; OSError if the file cannot be written."""
-    global _recording_in, _stop_watching
+    global _recording_in, _stop_watching, _stop_hearing
     if is_recording():
         raise RecordingUnderWay("the RAM of this process is being recorded already")
     prepare()
@@ -77,7 +79,7 @@ def start(path: str) -> None:
         raise RecordingUnderWay("oomph run --ram records the RAM of this process already")
     live("native").raise_if(failed, path)
     _recording_in = os.getpid()
-    _stop_watching = _watch_loading()
+    _stop_watching, _stop_hearing = _watch_loading(), _hear_steps()
 
 
 def flush() -> None:
@@ -93,6 +95,31 @@ def stop() -> None:
         _recording_in = None
         _library.oomph_ram_stop()
         _stop_watching()
+        _stop_hearing()
+
+
+def _hear_steps() -> Callable[[], None]:
+    """Steps of PyTorch's optimizers are noted, of a PyTorch that is imported later too. Gives what ends this."""
+    ends: list[Callable[[], None]] = []
+
+    def torch_is_here(torch: Any) -> None:
+        end = live("ram").hear_steps(_library)
+        if end is not None:
+            ends.append(end)
+
+    waiting = live("imports").AfterImport("torch", torch_is_here)
+    if "torch" in sys.modules:
+        torch_is_here(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, waiting)
+
+    def stop_hearing() -> None:
+        if waiting in sys.meta_path:
+            sys.meta_path.remove(waiting)
+        for end in ends:
+            end()
+
+    return stop_hearing
 
 
 def _watch_loading() -> Callable[[], None]:

@@ -44,7 +44,8 @@ pub use explanation::{
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
 pub use host::{
-    HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostStackBytes, host_by_stack,
+    HostExplanation, HostGrownSteps, HostGrowth, HostKind, HostKindBytes, HostLine, HostStackBytes,
+    host_by_stack,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};

@@ -66,6 +66,8 @@ numbered! {
         HostEvents = 12,
         /// What the kernel counted of the process.
         Resident = 13,
+        /// How many steps of the program had ended.
+        HostSteps = 14,
     }
 }
 

@@ -72,6 +72,6 @@ pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 pub use read::{ReadError, read, read_bytes, read_path};
 pub use recording::{
     Action, Annotation, Block, BlockState, CALLER, DEFAULT_POOL, Device, Events, FORWARD_FOLLOWS, Format,
-    Host, HostEvents, How, NO_PYTHON, PoolId, Recording, Repeated, Resident, SAMPLED_EVERY, Segment,
-    SettingValue, Settings, Source, Stage, Warning,
+    Host, HostEvents, HostSteps, How, NO_PYTHON, PoolId, Recording, Repeated, Resident, SAMPLED_EVERY,
+    Segment, SettingValue, Settings, Source, Stage, Warning,
 };

@@ -15,7 +15,7 @@ mod testing;
 
 pub use blocks::{HostStackBytes, host_by_stack};
 pub use context::HostContext;
-pub use growth::HostGrowth;
+pub use growth::{HostGrownSteps, HostGrowth};
 pub use kinds::HostKind;
 
 use crate::finding::Place;

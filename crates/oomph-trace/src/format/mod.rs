@@ -23,6 +23,9 @@
 //! | 9 end | nothing: the recording is complete |
 //! | 10 repeats | steps, events: so many steps so far were the same as one that is written, and were not written; a later one replaces it |
 //! | 11 census | JSON: who held what at an out-of-memory, see [`crate::census::Census`] |
+//! | 12 host events | count, then columns: actions, blocks (zigzag differences), sizes, how each was asked for (a byte), stacks, times (zigzag differences) |
+//! | 13 resident | what the kernel counts of the process: time (zigzag), own memory, pages of files, shared memory, swap, the most pages that were ever there |
+//! | 14 host steps | time (zigzag), how many steps of the program had ended by then |
 //!
 //! Rows of an events chunk are numbered from 0 within the chunk. Chunks of a kind that a reader does not
 //! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.

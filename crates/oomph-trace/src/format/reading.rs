@@ -6,8 +6,8 @@ use crate::budget::{Budget, Counted, Form, Meter};
 use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, Device, Format, How, MOST_DEVICES, Recording, Repeated, Resident,
-    Segment, SettingValue, Source, Stage, Warning,
+    Action, Annotation, Block, BlockState, Device, Format, HostSteps, How, MOST_DEVICES, Recording, Repeated,
+    Resident, Segment, SettingValue, Source, Stage, Warning,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -143,6 +143,7 @@ impl Reading {
             }
             Kind::HostEvents => self.host_events(input),
             Kind::Resident => self.resident(input),
+            Kind::HostSteps => self.host_steps(input),
             Kind::End => Ok(()),
         }
     }
@@ -293,6 +294,13 @@ impl Reading {
         let (anonymous, of_files, shared, swapped, most) = (bytes()?, bytes()?, bytes()?, bytes()?, bytes()?);
         let resident = Resident { time, anonymous, of_files, shared, swapped, most };
         self.recording.host.get_or_insert_default().resident.push(resident);
+        Ok(())
+    }
+
+    fn host_steps(&mut self, mut input: In) -> Result<(), FormatError> {
+        self.charge(1, 2 * size_of::<HostSteps>(), "steps")?;
+        let steps = HostSteps { time: input.zigzag()?, ended: input.varint()? };
+        self.recording.host.get_or_insert_default().steps.push(steps);
         Ok(())
     }
 
