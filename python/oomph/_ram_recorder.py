@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ _library: Any = None
 # The process in which a recording was begun here: a forked child has none.
 _recording_in: int | None = None
 _stop_watching: Callable[[], None] = lambda: None
+_stop_hearing: Callable[[], None] = lambda: None
 
 
 class RecordingUnderWay(RecordingError):
@@ -60,7 +62,7 @@ def _loaded() -> Any:
 
 def start(path: str) -> None:
     """Begins a recording. RecordingUnderWay if there is one; OSError if the file cannot be written."""
-    global _recording_in, _stop_watching
+    global _recording_in, _stop_watching, _stop_hearing
     if is_recording():
         raise RecordingUnderWay("the RAM of this process is being recorded already")
     prepare()
@@ -69,7 +71,7 @@ def start(path: str) -> None:
         raise RecordingUnderWay("oomph run --ram records the RAM of this process already")
     live("native").raise_if(failed, path)
     _recording_in = os.getpid()
-    _stop_watching = live("ram_library").watch_loading(_library)
+    _stop_watching, _stop_hearing = live("ram_library").watch_loading(_library), _hear_steps()
 
 
 def flush() -> None:
@@ -85,6 +87,31 @@ def stop() -> None:
         _recording_in = None
         _library.oomph_ram_stop()
         _stop_watching()
+        _stop_hearing()
+
+
+def _hear_steps() -> Callable[[], None]:
+    """Steps of PyTorch's optimizers are noted, of a PyTorch that is imported later too. Gives what ends this."""
+    ends: list[Callable[[], None]] = []
+
+    def torch_is_here(torch: Any) -> None:
+        end = live("ram").hear_steps(_library)
+        if end is not None:
+            ends.append(end)
+
+    waiting = live("imports").AfterImport("torch", torch_is_here)
+    if "torch" in sys.modules:
+        torch_is_here(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, waiting)
+
+    def stop_hearing() -> None:
+        if waiting in sys.meta_path:
+            sys.meta_path.remove(waiting)
+        for end in ends:
+            end()
+
+    return stop_hearing
 
 
 def peak() -> int:

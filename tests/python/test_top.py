@@ -908,3 +908,94 @@ def test_a_program_on_the_virtual_gpu_is_shown_with_what_it_says(top, oomph, tmp
     finally:
         program.communicate("\n", timeout=60)
     assert program.returncode == 0
+
+
+RECORDED = """
+import os
+import numpy as np
+kept = np.ones(200 << 17)
+def worker():
+    kept = np.ones(100 << 17)
+    os.read(0, 1)
+# A child has its parent's file open too, and writes its own.
+if os.fork() == 0:
+    worker()
+    os._exit(0)
+print("ready", flush=True)
+os.read(0, 1)
+os.wait()
+"""
+
+
+def recorded_ram(oomph, **options):
+    """What lines of JSON say of processes whose RAM is recorded, by the name of their recording."""
+    code, out, err = oomph("top", "--json-lines", "--count", 1, "--commands", **options)
+    assert (code, err) == (0, "")
+    return {pathlib.Path(one["ram"]["recording"]).name: one for one in json.loads(out)["processes"] if one["ram"]}
+
+
+def test_recorded_ram_is_shown_by_line_while_it_is_recorded(top, oomph, exporter, tmp_path):
+    (tmp_path / "load.py").write_text(RECORDED)
+    command = [oomph.binary, "run", "--ram", "--python", sys.executable, "load.py"]
+    program = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline() == "ready\n"
+        end = time.monotonic() + 30
+        while len(found := recorded_ram(oomph)) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        ours = {name: one for name, one in found.items() if name.startswith("load-ram")}
+        parent = ours["load-ram.oomph"]
+        child = ours[f"load-ram-{next(one['pid'] for one in ours.values() if one is not parent)}.oomph"]
+        assert child["parent"] == parent["pid"] and len(ours) == 2, ours
+        for one, line, held in ((parent, 4, 200 * MIB), (child, 6, 100 * MIB)):
+            ram = one["ram"]
+            largest = ram["lines"][0]
+            assert largest["place"].startswith(f"load.py:{line} ") and 0 <= largest["bytes"] - held < 4096, ram
+            assert largest["error"] == 0
+            assert sum(place["bytes"] for place in ram["lines"]) <= ram["asked"] < held + 100 * MIB
+        # The child has the parent's array, but has not asked for it.
+        assert child["ram"]["asked"] < 200 * MIB < child["resident"]
+        screen = top(width=160)
+        choose(screen, parent["pid"])
+        screen.press("Enter")
+        details = screen.wait("RAM is recorded: ")
+        assert re.search(r" 200 MiB +\d+ %  load\.py:4 <module>", details), details
+        assert f"oomph explain {tmp_path}/load-ram.oomph" in details
+        assert size(parent["ram"]["asked"]) in row_of(details, parent["pid"])
+        code, page, _ = oomph("top", "--once")
+        assert code == 0
+        assert re.search(rf"\n{child['pid']} python.*\nRAM is recorded: .*\noomph explain .*-{child['pid']}\.oomph\n +100 MiB +\d+ %  load\.py:6 worker", page), page
+        metrics, _ = get(exporter().address)
+        assert f'oomph_process_asked_bytes{{pid="{parent["pid"]}"' in metrics
+    finally:
+        program.communicate("\n\n", timeout=60)
+    assert program.returncode == 0
+    assert not [name for name in recorded_ram(oomph) if name.startswith("load-ram")]
+
+
+def test_a_part_that_a_program_records_itself_is_shown_and_then_gone(oomph, tmp_path):
+    script = tmp_path / "part.py"
+    script.write_text(
+        "import sys\nimport numpy as np\nimport oomph\n"
+        "for name in ('one', 'two'):\n    with oomph.record('part.oomph', ram=True, quiet=True):\n"
+        "        kept = np.ones((64 if name == 'one' else 96) << 17)\n        print(name, flush=True)\n        sys.stdin.readline()\n"
+        "    print('over', flush=True)\n    sys.stdin.readline()\n"
+    )
+    environment = {**os.environ, "OOMPH_COMMAND": str(oomph.binary), "PYTHONPATH": str(ROOT / "python")}
+    program = subprocess.Popen(
+        [sys.executable, script.name], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        for name, held in (("one", 64 * MIB), ("two", 96 * MIB)):
+            assert program.stdout.readline() == f"{name}\n"
+            ram = recorded_ram(oomph)["part-ram.oomph"]["ram"]
+            assert ram["lines"][0]["place"] == "part.py:6 <module>" and 0 <= ram["lines"][0]["bytes"] - held < 4096, ram
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "over\n"
+            assert "part-ram.oomph" not in recorded_ram(oomph)
+            program.stdin.write("\n")
+            program.stdin.flush()
+    finally:
+        program.communicate(timeout=60)
+    assert program.returncode == 0

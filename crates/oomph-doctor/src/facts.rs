@@ -120,6 +120,7 @@ impl Facts {
             on_gpus: Vec::new(),
             container: None,
             inside: None,
+            recordings: Vec::new(),
         }
     }
 

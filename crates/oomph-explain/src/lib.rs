@@ -47,8 +47,8 @@ pub use explanation::{
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
 pub use host::{
-    HostCount, HostDetail, HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostLineWithin,
-    HostStackBytes, HostStackHeld, HostWithin, host_by_stack, host_within,
+    HostCount, HostDetail, HostExplanation, HostGrownSteps, HostGrowth, HostKind, HostKindBytes, HostLine,
+    HostLineWithin, HostStackBytes, HostStackHeld, HostWithin, host_by_stack, host_within,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};

@@ -13,6 +13,7 @@ mod gpus;
 mod inside;
 mod memory;
 mod processes;
+mod recordings;
 mod smi;
 mod standing;
 mod stat;
@@ -23,6 +24,7 @@ pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Unreadable, Use};
 pub use inside::{Inside, InsideDevice, Line, Reader as InsideReader, folder as inside_folder};
 pub use memory::{Group, Level, Machine, Ram, Shm, Swap, levels};
 pub use processes::{Process, user_of_directory};
+pub use recordings::OpenRecording;
 pub use standing::{Standing, command_of};
 
 use serde::Serialize;

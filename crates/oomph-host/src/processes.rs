@@ -1,14 +1,14 @@
 //! Processes, as `/proc` has them.
 //!
 //! `oomph top` looks every second, so as little as possible is read: `stat` each time; `status`, which has the memory and is
-//! dear, if the process ran, faulted or changed its size since; and command, user and control group once, when it became another
+//! dear, if the process ran, faulted or changed its size since, and with it what it has open; and command, user and control group once, when it became another
 //! program (`exec`), then now and then.
 //! Threads of the kernel are left out. A process may be gone between two reads: then it is left out too.
 
 use crate::inside::Reader as InsideReader;
 use crate::stat::{Program, Stat, Trace};
 use crate::text::{field, read};
-use crate::{Gpus, Inside};
+use crate::{Gpus, Inside, OpenRecording, recordings};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -71,6 +71,8 @@ pub struct Process {
     pub container: Option<String>,
     /// What it says of itself, if it runs under oomph.
     pub inside: Option<Inside>,
+    /// What it is recorded to.
+    pub recordings: Vec<OpenRecording>,
 }
 
 /// Keeps what need not be read each time.
@@ -104,6 +106,7 @@ struct Known {
     user: String,
     command: String,
     container: Option<String>,
+    recordings: Vec<OpenRecording>,
 }
 
 impl Known {
@@ -119,6 +122,7 @@ impl Known {
             user: String::new(),
             command: String::new(),
             container: None,
+            recordings: Vec::new(),
         }
     }
 }
@@ -194,6 +198,7 @@ impl Reader {
         }
         if (is_due || known.trace != stat.trace) && !stat.is_kernel {
             self.measure(pid, &mut known)?;
+            known.recordings = recordings::of(Path::new(&self.proc), pid, stat.parent);
             known.trace = stat.trace;
         }
         let process = (!stat.is_kernel).then(|| {
@@ -217,6 +222,7 @@ impl Reader {
                 on_gpus: on_gpus.get(&pid).cloned().unwrap_or_default(),
                 container: known.container.clone(),
                 inside: self.inside.get(pid, stat.start).cloned(),
+                recordings: known.recordings.clone(),
             }
         });
         self.known.insert(pid, known);

@@ -117,6 +117,14 @@ pub extern "C" fn oomph_ram_flush() -> c_int {
     0
 }
 
+/// A step of the program has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_step() -> c_int {
+    let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
+    session::uncancelled(|| session::with(recorder::Recorder::step));
+    0
+}
+
 /// Ends the recording.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_stop() -> c_int {

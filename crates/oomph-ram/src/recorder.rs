@@ -29,6 +29,8 @@ const EVERY: i64 = 100_000;
 const LONG: u64 = 16 << 20;
 /// Of processes that the program starts, most are small: a shell, a search for a library.
 const WORTH_A_FILE: i64 = 16 << 20;
+/// So many steps are noted, however fast they are.
+const FIRST_STEPS: u64 = 64;
 /// What is not worth another row of what is resident.
 const SLIGHT: u64 = 256 << 10;
 /// Microseconds after which what the kernel counts is told again, though it has not changed: what is held may have.
@@ -52,6 +54,9 @@ pub struct Recorder {
     place: Place,
     file: Option<File>,
     written: i64,
+    /// Steps of the program that have ended, and when one was noted last.
+    steps: u64,
+    stepped: i64,
     last: Resident,
     /// When that was.
     told: i64,
@@ -114,6 +119,8 @@ impl Recorder {
             place,
             file: None,
             written: clock.now(),
+            steps: 0,
+            stepped: 0,
             last: Resident::default(),
             told: 0,
             asked_at: 0,
@@ -355,9 +362,13 @@ impl Recorder {
         self.is_over
     }
 
+    /// Microseconds between two writes.
+    fn every(&self) -> i64 {
+        EVERY << (self.file.as_ref().map_or(0, File::length) / LONG).min(7)
+    }
+
     fn write_if_due(&mut self, time: i64) {
-        let every = EVERY << (self.file.as_ref().map_or(0, File::length) / LONG).min(7);
-        if self.round.is_full() || self.round.grown() >= GROWN || time - self.written >= every {
+        if self.round.is_full() || self.round.grown() >= GROWN || time - self.written >= self.every() {
             self.write();
         }
     }
@@ -407,6 +418,21 @@ impl Recorder {
         }
     }
 
+    /// A step of the program has ended. That is noted with all that is held then, so that two steps can be compared exactly: of the first ones each time, of fast ones as often as is written anyway.
+    pub fn step(&mut self) {
+        self.steps += 1;
+        let time = self.clock.now();
+        if self.steps > FIRST_STEPS && time - self.stepped < self.every() {
+            return;
+        }
+        self.stepped = time;
+        self.write();
+        let noted = steps(self.clock.now(), self.steps);
+        if let Some(file) = self.file.as_mut().filter(|_| !self.is_over) {
+            file.chunk(Kind::HostSteps, &noted.0);
+        }
+    }
+
     pub fn finish(mut self) {
         self.write();
         if let Some(file) = self.file.as_mut().filter(|_| !self.is_over) {
@@ -449,6 +475,13 @@ fn events(rows: &[Row]) -> Content {
         content.zigzag(row.time.wrapping_sub(before));
         before = row.time;
     }
+    content
+}
+
+fn steps(time: i64, ended: u64) -> Content {
+    let mut content = Content::default();
+    content.zigzag(time);
+    content.varint(ended);
     content
 }
 

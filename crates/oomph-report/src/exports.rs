@@ -1,8 +1,7 @@
 //! What the exports to other programs share: a recording with all that was found out about it, its bytes over time, its clock, and its RAM by stack.
 
-use crate::host::NO_PYTHON;
 use oomph_explain::{Column, Detail, DeviceExplanation, Explanation, HostStackBytes, host_by_stack};
-use oomph_trace::{CALLER, Device, FrameId, Moment, NATIVE, NEVER, Recording};
+use oomph_trace::{CALLER, Device, FrameId, Moment, NATIVE, NEVER, NO_PYTHON, Recording};
 use oomph_words::{harmless, plural};
 use std::collections::HashMap;
 

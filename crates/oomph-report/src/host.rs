@@ -3,16 +3,14 @@
 use crate::html;
 use crate::shared::{Named, TextOptions};
 use oomph_explain::{
-    Explanation, Finding, HostDiff, HostExplanation, HostLine, HostWithin, Place, findings_of_processes,
+    Explanation, Finding, HostDiff, HostExplanation, HostGrowth, HostLine, HostWithin, Place,
+    findings_of_processes,
 };
 use oomph_render::markdown::escape;
 use oomph_render::terminal::{BOLD, DIM, cut, paint, wrap};
-use oomph_trace::{How, Recording};
+use oomph_trace::{How, NO_PYTHON, Recording};
 use oomph_words::{bytes, grouped, percent, plural, printable};
 use std::fmt::Write;
-
-/// What a line that no Python was running for is called.
-pub(crate) const NO_PYTHON: &str = "no Python was running";
 
 /// What a line is called.
 pub(crate) fn named(place: Option<&Place>) -> String {
@@ -187,18 +185,18 @@ pub(crate) fn evidence(out: &mut String, host: &HostExplanation, options: TextOp
     }
     let _ = writeln!(out, "\n{}", paint(BOLD, "Held more and more, by line of your own"));
     for growth in host.growth.iter().take(lines) {
-        let blocks = match growth.blocks {
-            0 => String::new(),
-            more => format!("+{}", plural(more, "block")),
+        let rate = match growth.per_step() {
+            Some(bytes_a_step) => format!("{}/step", bytes(bytes_a_step)),
+            None => format!("{}/s", bytes(growth.per_second())),
         };
-        let rate = format!("{}/s", bytes(growth.per_second()));
-        let room = width.saturating_sub(29 + blocks.chars().count());
+        let more = more(growth);
+        let room = width.saturating_sub(30 + more.chars().count());
         let _ = writeln!(
             out,
-            "  {:>9}  {rate:>12}  {} {}",
+            "  {:>9}  {rate:>13}  {} {}",
             bytes(growth.bytes),
             cut(&named(growth.place.as_ref()), room),
-            paint(DIM, blocks)
+            paint(DIM, more)
         );
     }
 }
@@ -266,6 +264,18 @@ fn by_line(out: &mut String, host: &HostExplanation, options: TextOptions) {
     }
 }
 
+/// How a line grew: in how many blocks, how sure that is, and in which steps.
+fn more(growth: &HostGrowth) -> String {
+    let blocks = match growth.blocks {
+        0 => String::new(),
+        more => format!("+{}", plural(more, "block")),
+    };
+    let steps =
+        growth.steps.map_or(String::new(), |steps| format!("over steps {} to {}", steps.first, steps.last));
+    let words = [format!("{blocks}{}", off(growth.error)), steps];
+    words.iter().map(|words| words.trim()).filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
 /// For issues and pull requests: how much it was.
 pub(crate) fn answer_in_markdown(out: &mut String, host: &HostExplanation) {
     for sentence in words(host) {
@@ -305,13 +315,19 @@ pub(crate) fn evidence_in_markdown(out: &mut String, host: &HostExplanation, lin
         );
     }
     if !host.growth.is_empty() {
-        out.push_str("\n| held more and more | a second | more blocks | line |\n|---:|---:|---:|---|\n");
+        out.push_str("\n| held more and more | | more blocks | line |\n|---:|---:|---:|---|\n");
         for growth in host.growth.iter().take(lines) {
+            let rate = match growth.per_step().zip(growth.steps) {
+                Some((each, steps)) => {
+                    format!("{} a step, over steps {} to {}", bytes(each), steps.first, steps.last)
+                }
+                None => format!("{} a second", bytes(growth.per_second())),
+            };
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | {} |",
+                "| {}{} | {rate} | {} | {} |",
                 bytes(growth.bytes),
-                bytes(growth.per_second()),
+                off(growth.error),
                 grouped(growth.blocks),
                 escape(&named(growth.place.as_ref()))
             );
@@ -392,7 +408,7 @@ mod tests {
     use crate::shared::{Named, TextOptions};
     use crate::{json, markdown, text};
     use oomph_explain::{Explanation, diff, explain};
-    use oomph_trace::{Action, CALLER, Frame, How, Recording, Resident};
+    use oomph_trace::{Action, CALLER, Frame, HostSteps, How, Recording, Resident};
 
     const MIB: u64 = 1 << 20;
 
@@ -433,6 +449,41 @@ mod tests {
         };
         host.resident.push(resident);
         explain(&recording)
+    }
+
+    #[test]
+    fn growth_by_step_is_said_in_every_form() {
+        let mut recording = Recording::default();
+        let (name, file) = (recording.strings.intern("main"), recording.strings.intern("train.py"));
+        let frame = recording.stacks.intern_frame(Frame { name, file, line: 7 });
+        let stack = recording.stacks.intern(&[frame]);
+        let host = recording.host.get_or_insert_default();
+        for step in 0..50 {
+            host.events.action.push(Action::Alloc);
+            host.events.block.push(step);
+            host.events.size.push(12 * MIB);
+            host.events.how.push(How::Large);
+            host.events.stack.push(stack);
+            host.events.time.push(step as i64 * 1000);
+            host.steps.push(HostSteps { time: step as i64 * 1000 + 500, ended: step + 1 });
+        }
+        let explanation = explain(&recording);
+        let all = [Named { name: "a-ram.oomph", explanation: &explanation }];
+        let text = text::explanation(&all, options());
+        for wanted in [
+            "RAM grows by 12.0 MiB a step and nothing of it is freed, at train.py:7 main",
+            "    576 MiB  12.0 MiB/step  train.py:7 main ",
+            "+48 blocks, over steps 3 to 50",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        let markdown = markdown::explanation(&all, 5);
+        assert!(markdown.contains("| 576 MiB | 12.0 MiB a step, over steps 3 to 50 | 48 |"), "{markdown}");
+        let document: serde_json::Value = serde_json::from_str(&json::explanation(&all)).unwrap();
+        let growth = &document["host"]["growth"][0];
+        assert_eq!((&growth["bytes"], &growth["error"]), (&(576 * MIB).into(), &0.into()));
+        let steps = serde_json::json!({"first": 3, "last": 50, "bytes_per_step": 12 * MIB});
+        assert_eq!(growth["steps"], steps);
     }
 
     fn options() -> TextOptions {

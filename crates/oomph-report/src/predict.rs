@@ -1,6 +1,5 @@
 //! How predictions look: whether it fits, by how much, where the peak is, and how sure that is.
 
-use crate::host::NO_PYTHON;
 use crate::json;
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
@@ -11,6 +10,7 @@ use oomph_predict::host::HostPrediction;
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
 use oomph_predict::search::{Sweep, Tried, largest, largest_close};
+use oomph_trace::NO_PYTHON;
 use oomph_words::{bytes, harmless, plural, printable};
 use std::fmt::Write;
 

@@ -7,8 +7,10 @@ use crate::history::History;
 use crate::interval::Interval;
 use crate::keys::Key;
 use crate::place::Place;
+use crate::ram::{Held, HeldBy};
 use crate::rates::{Id, Rates, id};
 use crate::rows::{Choice, Row, Sort, rows};
+use crate::taking::Taken;
 use crate::words::{Glyphs, lasting};
 use crate::{Options, confirm};
 use oomph_host::{Process, Sample};
@@ -23,6 +25,7 @@ pub(crate) struct App {
     pub(crate) interval: Interval,
     pub(crate) is_paused: bool,
     pub(crate) sample: Option<Sample>,
+    ram: HeldBy,
     pub(crate) cards: Vec<Card>,
     /// By the cards' keys.
     pub(crate) card_history: HashMap<String, History>,
@@ -105,6 +108,7 @@ impl App {
             interval: options.interval,
             is_paused: false,
             sample: None,
+            ram: HeldBy::new(),
             cards: Vec::new(),
             card_history: HashMap::new(),
             ram_history: History::default(),
@@ -127,7 +131,8 @@ impl App {
     }
 
     /// Takes a new sample.
-    pub(crate) fn take(&mut self, sample: Sample) {
+    pub(crate) fn take(&mut self, taken: impl Into<Taken>) {
+        let Taken { sample, ram } = taken.into();
         self.rates.update(&sample);
         self.cards = cards(&sample);
         self.card_history.retain(|key, _| self.cards.iter().any(|card| &card.key == key));
@@ -137,7 +142,7 @@ impl App {
         if let Some(ram) = sample.machine.ram {
             self.ram_history.push(ram.total.saturating_sub(ram.available), ram.total);
         }
-        self.sample = Some(sample);
+        (self.sample, self.ram) = (Some(sample), ram);
         self.arrange();
         if let Mode::Confirm(confirmation) = &self.mode
             && self.process(confirmation.id).is_none_or(|process| process.state == 'Z')
@@ -166,7 +171,7 @@ impl App {
     /// Chooses and orders the rows anew; the chosen process stays chosen, wherever it is now.
     fn arrange(&mut self) {
         let Some(sample) = &self.sample else { return };
-        self.rows = rows(sample, &self.rates, &self.choice, self.glyphs);
+        self.rows = rows(sample, &self.ram, &self.rates, &self.choice, self.glyphs);
         if let Some((id, at)) = self.selected {
             let now = self.rows.iter().position(|row| row.id == id);
             self.selected = match now {
@@ -195,6 +200,11 @@ impl App {
     /// The chosen row.
     pub(crate) fn chosen(&self) -> Option<&Row> {
         self.rows.get(self.selected()?)
+    }
+
+    /// What the recording of a process's RAM says.
+    pub(crate) fn held(&self, process: Id) -> Option<&Held> {
+        self.ram.get(&process)
     }
 
     pub(crate) fn process(&self, wanted: Id) -> Option<&Process> {

@@ -3,7 +3,7 @@
 use crate::metrics::{CONTENT_TYPE, text};
 use crate::rows::Choice;
 use crate::server::{Answer, Hosts, serve};
-use oomph_host::Sampler;
+use crate::taking::Taker;
 use oomph_words::harmless;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -85,7 +85,7 @@ impl Exporter {
     /// Answers until a signal asks to end; says which.
     pub fn run(mut self) -> Option<i32> {
         // Whoever scrapes does not wait for long.
-        let scrape = Scrape::new(Sampler::new().hurried(), self.choice);
+        let scrape = Scrape::new(Taker::hurried(), self.choice);
         let page = Arc::new(move |path: &str| scrape.page(path));
         let (listener, hosts) = (self.listener, self.hosts);
         std::thread::spawn(move || serve(&listener, hosts, &page));
@@ -112,15 +112,15 @@ fn ignored() -> u64 {
 struct Scrape(Mutex<Kept>);
 
 struct Kept {
-    sampler: Sampler,
+    taker: Taker,
     choice: Choice,
     text: String,
     taken: Option<Instant>,
 }
 
 impl Scrape {
-    fn new(sampler: Sampler, choice: Choice) -> Self {
-        Self(Mutex::new(Kept { sampler, choice, text: String::new(), taken: None }))
+    fn new(taker: Taker, choice: Choice) -> Self {
+        Self(Mutex::new(Kept { taker, choice, text: String::new(), taken: None }))
     }
 
     fn page(&self, path: &str) -> Answer {
@@ -135,8 +135,8 @@ impl Scrape {
         // A thread that panicked has left a sampler that can be used, and at worst an old text.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.taken.is_none_or(|taken| taken.elapsed() >= AT_MOST_EVERY) {
-            let sample = kept.sampler.sample();
-            kept.text = text(sample, &kept.choice);
+            let taken = kept.taker.take();
+            kept.text = text(taken, &kept.choice);
             kept.taken = Some(Instant::now());
         }
         kept.text.clone()
@@ -171,7 +171,7 @@ mod tests {
     fn started(hosts: Hosts) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let scrape = Scrape::new(Sampler::new(), Choice::default());
+        let scrape = Scrape::new(Taker::new(), Choice::default());
         let page = Arc::new(move |path: &str| scrape.page(path));
         std::thread::spawn(move || serve(&listener, hosts, &page));
         address
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_taken_once_a_second_at_most() {
-        let scrape = Scrape::new(Sampler::new(), Choice::default());
+        let scrape = Scrape::new(Taker::new(), Choice::default());
         let first = scrape.text();
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(100) {

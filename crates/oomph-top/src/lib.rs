@@ -18,6 +18,7 @@ mod metrics;
 mod once;
 mod page;
 mod place;
+mod ram;
 mod rates;
 mod rows;
 mod screen;
@@ -25,6 +26,7 @@ mod server;
 #[cfg(test)]
 mod staged;
 mod table;
+mod taking;
 mod users;
 mod watch;
 mod words;

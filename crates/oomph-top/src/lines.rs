@@ -3,9 +3,11 @@
 //! Command lines and names of recordings may hold secrets, and such lines end in logs: they are left out unless asked for.
 
 use crate::Options;
-use crate::rates::Rates;
+use crate::ram::{Held, HeldLine};
+use crate::rates::{Rates, id};
 use crate::rows::Choice;
-use oomph_host::{Gpus, InsideDevice, Machine, Process, Sample, Sampler};
+use crate::taking::{Taken, Taker};
+use oomph_host::{Gpus, InsideDevice, Machine, Process};
 use oomph_words::harmless;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -66,6 +68,8 @@ struct ProcessLine<'a> {
     container: Option<&'a str>,
     /// If it runs under oomph.
     inside: Option<InsideLine<'a>>,
+    /// If its RAM is recorded, what was asked for as far as that is written.
+    ram: Option<RamLine<'a>>,
 }
 
 #[derive(Serialize)]
@@ -89,6 +93,29 @@ struct InsideLine<'a> {
     recording: Option<&'a str>,
 }
 
+#[derive(Serialize)]
+struct RamLine<'a> {
+    /// **Stable.** Bytes that are asked for and not given back.
+    asked: u64,
+    /// Twice the standard deviation of that: small blocks are sampled.
+    error: u64,
+    /// **Stable.** The lines of code that hold most now, the largest first; at most eight.
+    lines: Vec<RamPlace<'a>>,
+    /// Where it is recorded to; only with `--commands`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct RamPlace<'a> {
+    /// **Stable.** `file.py:12 function`, the innermost of the program's own; the file without its folder. `no Python was running` where there is none.
+    place: &'a str,
+    /// **Stable.** Bytes.
+    bytes: u64,
+    /// Twice the standard deviation of what is sampled of it.
+    error: u64,
+}
+
 /// Takes samples until so many are taken, or forever, and hands each on as a line. Ends with what handing on fails with.
 pub fn json_lines<E>(
     options: &Options,
@@ -96,7 +123,7 @@ pub fn json_lines<E>(
     with_commands: bool,
     mut write: impl FnMut(&str) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut sampler = Sampler::new();
+    let mut taker = Taker::new();
     let mut rates = Rates::default();
     let choice = Choice {
         user: options.user.clone(),
@@ -105,13 +132,13 @@ pub fn json_lines<E>(
         ..Choice::default()
     };
     let mut next = Instant::now();
-    let mut taken = 0;
-    while count.is_none_or(|count| taken < count) {
+    let mut written = 0;
+    while count.is_none_or(|count| written < count) {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let sample = sampler.sample();
-        rates.update(&sample);
-        write(&line(&sample, &rates, &choice, with_commands))?;
-        taken += 1;
+        let taken = taker.take();
+        rates.update(&taken.sample);
+        write(&line(&taken, &rates, &choice, with_commands))?;
+        written += 1;
         next = after(next, options.interval.duration());
     }
     Ok(())
@@ -124,14 +151,15 @@ pub(crate) fn after(last: Instant, interval: Duration) -> Instant {
     if next < now { now } else { next }
 }
 
-fn line(sample: &Sample, rates: &Rates, choice: &Choice, with_commands: bool) -> String {
+fn line(taken: &Taken, rates: &Rates, choice: &Choice, with_commands: bool) -> String {
+    let Taken { sample, ram } = taken;
     let chosen = sample.processes.iter().filter(|process| choice.has(process));
     let whole = SampleLine {
         schema_version: SCHEMA_VERSION,
         time: sample.time,
         machine: &sample.machine,
         gpus: &sample.gpus,
-        processes: chosen.map(|process| of(process, rates, with_commands)).collect(),
+        processes: chosen.map(|process| of(process, ram.get(&id(process)), rates, with_commands)).collect(),
     };
     // It is made of numbers, texts and lists: there is nothing in it that cannot be written.
     let mut text = escaped(serde_json::to_string(&whole).unwrap_or_default());
@@ -159,7 +187,13 @@ fn escaped(json: String) -> String {
     text
 }
 
-fn of<'a>(process: &'a Process, rates: &Rates, with_commands: bool) -> ProcessLine<'a> {
+fn of<'a>(
+    process: &'a Process,
+    held: Option<&'a Held>,
+    rates: &Rates,
+    with_commands: bool,
+) -> ProcessLine<'a> {
+    let place = |line: &'a HeldLine| RamPlace { place: &line.place, bytes: line.bytes, error: line.error };
     ProcessLine {
         pid: process.pid,
         parent: process.parent,
@@ -184,6 +218,12 @@ fn of<'a>(process: &'a Process, rates: &Rates, with_commands: bool) -> ProcessLi
             devices: &inside.devices,
             recording: inside.recording.as_deref().filter(|_| with_commands),
         }),
+        ram: held.map(|held| RamLine {
+            asked: held.asked,
+            error: held.error,
+            lines: held.lines.iter().map(place).collect(),
+            recording: Some(held.recording.as_str()).filter(|_| with_commands),
+        }),
     }
 }
 
@@ -194,8 +234,8 @@ mod tests {
     use crate::staged;
     use serde_json::Value;
 
-    fn parsed(sample: &Sample, choice: &Choice, with_commands: bool) -> Value {
-        let line = line(sample, &Rates::default(), choice, with_commands);
+    fn parsed(taken: impl Into<Taken>, choice: &Choice, with_commands: bool) -> Value {
+        let line = line(&taken.into(), &Rates::default(), choice, with_commands);
         assert!(line.starts_with("{\"schema_version\":1,"));
         assert_eq!(line.matches('\n').count(), 1);
         serde_json::from_str(&line).unwrap()
@@ -203,15 +243,27 @@ mod tests {
 
     #[test]
     fn a_line_has_everything_but_what_may_be_secret() {
-        let all = parsed(&staged::virtual_card(), &Choice::default(), false);
+        let all = parsed(staged::virtual_card(), &Choice::default(), false);
         let process = &all["processes"][1];
         assert_eq!(process["name"], "python");
         assert_eq!(process["inside"]["devices"][0]["allocated"], 5u64 << 30);
         assert!(process.get("command").is_none() && process["inside"].get("recording").is_none());
         assert!(!all.to_string().contains("--lr"));
-        let with_commands = parsed(&staged::virtual_card(), &Choice::default(), true);
+        let with_commands = parsed(staged::virtual_card(), &Choice::default(), true);
         assert_eq!(with_commands["processes"][1]["command"], "python train.py --lr 0.1");
         assert_eq!(with_commands["processes"][1]["inside"]["recording"], "/home/alice/train.oomph");
+    }
+
+    #[test]
+    fn recorded_ram_has_its_lines_and_its_file_only_where_asked_for() {
+        let all = parsed(staged::recorded_ram(), &Choice::default(), false);
+        let ram = &all["processes"][1]["ram"];
+        assert_eq!((&ram["asked"], &ram["error"]), (&(700u64 << 20).into(), &(2u64 << 20).into()));
+        assert_eq!(ram["lines"][0]["place"], "train.py:7 load");
+        assert_eq!(ram["lines"][1]["error"], 2u64 << 20);
+        assert!(ram.get("recording").is_none() && all["processes"][0]["ram"].is_null());
+        let with_commands = parsed(staged::recorded_ram(), &Choice::default(), true);
+        assert_eq!(with_commands["processes"][1]["ram"]["recording"], "/home/alice/train-ram.oomph");
     }
 
     #[test]
@@ -219,17 +271,17 @@ mod tests {
         let mut sample = staged::two_gpus();
         let hostile = "a\u{1b}[2J\u{7f}\u{9b}31m\u{202e}größe\u{fffd}";
         sample.processes[1].name = hostile.to_owned();
-        let line = line(&sample, &Rates::default(), &Choice::default(), false);
+        let line = line(&sample.clone().into(), &Rates::default(), &Choice::default(), false);
         assert!(line.trim_end().chars().all(|c| !c.is_control() && c != '\u{202e}'), "{line:?}");
         assert!(line.contains("\\u007f\\u009b31m\\u202egröße\u{fffd}"), "{line}");
-        assert_eq!(parsed(&sample, &Choice::default(), false)["processes"][1]["name"], hostile);
+        assert_eq!(parsed(sample.clone(), &Choice::default(), false)["processes"][1]["name"], hostile);
     }
 
     #[test]
     fn a_user_and_cards_choose() {
         let sample = staged::two_gpus();
         let pids = |choice: &Choice| {
-            let line = parsed(&sample, choice, false);
+            let line = parsed(sample.clone(), choice, false);
             line["processes"]
                 .as_array()
                 .unwrap()
@@ -239,7 +291,7 @@ mod tests {
         };
         assert_eq!(pids(&Choice { user: Some("alice".into()), ..Choice::default() }), [100, 400]);
         assert_eq!(pids(&Choice { on_gpus: true, ..Choice::default() }), [100, 200, 300]);
-        let line = parsed(&sample, &Choice::default(), false);
+        let line = parsed(sample.clone(), &Choice::default(), false);
         assert_eq!(line["gpus"]["cards"][1]["processes"][0]["pid"], 4_000_123);
         assert_eq!(line["processes"][1]["on_gpus"][0]["bytes"], 20u64 << 30);
     }

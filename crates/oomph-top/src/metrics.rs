@@ -1,11 +1,14 @@
 //! A sample as OpenMetrics text, for Prometheus. `docs/reference/metrics.md` lists what is in it; a test holds both together.
 //!
-//! Only processes that have memory on a card or run under oomph are exported: the others would each make a useless series.
+//! Only processes that have memory on a card, run under oomph or have their RAM recorded are exported: the others would each make a useless series.
 //! Labels are numbers, users and short names; never command lines, which may hold secrets.
 
 use crate::cards::{Card, Holder, cards};
 use crate::freshness::said_ago;
+use crate::ram::HeldBy;
+use crate::rates::id;
 use crate::rows::Choice;
+use crate::taking::Taken;
 use oomph_host::{InsideDevice, Missing, Process, Sample};
 use oomph_words::harmless;
 use prometheus_client::collector::Collector;
@@ -19,7 +22,8 @@ use std::fmt;
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The sample as text; of processes, those that are chosen.
-pub(crate) fn text(mut sample: Sample, choice: &Choice) -> String {
+pub(crate) fn text(taken: impl Into<Taken>, choice: &Choice) -> String {
+    let Taken { mut sample, ram } = taken.into();
     let now = sample.time;
     for process in &mut sample.processes {
         // What was reported too long ago is left out: of its devices, and of virtual cards.
@@ -35,7 +39,7 @@ pub(crate) fn text(mut sample: Sample, choice: &Choice) -> String {
     }
     let cards = cards(&sample);
     let mut registry = Registry::with_prefix("oomph");
-    registry.register_collector(Box::new(Collected { sample, cards, choice: choice.clone() }));
+    registry.register_collector(Box::new(Collected { sample, ram, cards, choice: choice.clone() }));
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = encode(&mut text, &registry);
@@ -45,6 +49,7 @@ pub(crate) fn text(mut sample: Sample, choice: &Choice) -> String {
 #[derive(Debug)]
 struct Collected {
     sample: Sample,
+    ram: HeldBy,
     cards: Vec<Card>,
     choice: Choice,
 }
@@ -130,8 +135,13 @@ fn of_process(process: &Process) -> Labels {
 impl Collected {
     /// Those that are exported.
     fn processes(&self) -> impl Iterator<Item = &Process> {
-        let is_on_gpus = |process: &Process| !process.on_gpus.is_empty() || process.inside.is_some();
-        self.sample.processes.iter().filter(move |process| is_on_gpus(process) && self.choice.has(process))
+        let is_of_interest = |process: &Process| {
+            !process.on_gpus.is_empty() || process.inside.is_some() || self.ram.contains_key(&id(process))
+        };
+        self.sample
+            .processes
+            .iter()
+            .filter(move |process| is_of_interest(process) && self.choice.has(process))
     }
 
     fn devices(&self) -> impl Iterator<Item = (Labels, &InsideDevice)> {
@@ -219,6 +229,9 @@ impl Collected {
         writer.bytes("process_file", "Of that: pages of files", all(|process| process.file))?;
         writer.bytes("process_shared", "Of that: shared memory", all(|process| process.shared))?;
         writer.bytes("process_swapped", "Memory of a process in swap", all(|process| process.swapped))?;
+        let asked =
+            self.processes().map(|one| (of_process(one), self.ram.get(&id(one)).map(|held| held.asked)));
+        writer.bytes("process_asked", "RAM that is asked for and not given back, by its recording", asked)?;
         let devices = |value: fn(&InsideDevice) -> Option<u64>| {
             self.devices().map(move |(labels, device)| (labels, value(device)))
         };
@@ -302,11 +315,11 @@ mod tests {
         sample.machine = staged::group().machine;
         sample.processes[1].inside = staged::virtual_card().processes[1].inside.clone();
         sample.gpus.unreadable = vec![Unreadable { index: 2, name: None, why: "GPU is lost".to_owned() }];
-        text(sample)
+        text(Taken { ram: staged::recorded_ram().ram, sample })
     }
 
-    fn text(sample: Sample) -> String {
-        super::text(sample, &Choice::default())
+    fn text(taken: impl Into<Taken>) -> String {
+        super::text(taken, &Choice::default())
     }
 
     #[test]
@@ -331,6 +344,19 @@ mod tests {
             assert!(text.contains(&format!("\n{line}\n")), "{line}\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_process_whose_ram_is_recorded_needs_no_card_to_be_exported() {
+        let text = text(staged::recorded_ram());
+        let labels = "{pid=\"100\",user=\"alice\",name=\"python\"}";
+        for line in [
+            format!("oomph_process_asked_bytes{labels} 734003200.0"),
+            format!("oomph_process_resident_bytes{labels} 2147483648.0"),
+        ] {
+            assert!(text.contains(&format!("\n{line}\n")), "{line}\n{text}");
+        }
+        assert!(!text.contains("pid=\"4000\"") && !text.contains("train"), "{text}");
     }
 
     #[test]

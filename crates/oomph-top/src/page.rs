@@ -5,11 +5,12 @@ use crate::app::{App, Mode, Stage};
 use crate::cards::{Card, missing, silence};
 use crate::freshness::said_ago;
 use crate::keys::HELP;
+use crate::ram::Held;
 use crate::rows::Sort;
 use crate::table::{held, table};
 use crate::words::{Glyphs, Line, Tone, cells, clock, cut, lasting};
 use oomph_host::{Group, Machine, Process, Ram, Sample};
-use oomph_words::bytes;
+use oomph_words::{bytes, percent};
 
 /// Less than this, and there is a line that says so instead.
 pub(crate) const SMALLEST: (u16, u16) = (40, 10);
@@ -88,6 +89,37 @@ pub(crate) fn long(app: &App, sample: &Sample, width: usize, most_rows: usize) -
     lines.push(Line::default());
     lines.extend(table(app, sample, width, 0, most_rows));
     lines
+}
+
+/// What processes say of themselves, and recordings of their RAM, for the same page.
+pub(crate) fn known(app: &App, sample: &Sample, width: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for row in &app.rows {
+        let Some(process) = row.process(sample) else { continue };
+        let mut of_process =
+            under_oomph(process, app.held(row.id), sample.time, app.glyphs).into_iter().peekable();
+        if of_process.peek().is_none() {
+            continue;
+        }
+        lines.push(Line::default());
+        lines.push(Line::toned(named(process, app.glyphs), Tone::Strong));
+        // What is to be typed is whole.
+        lines.extend(
+            of_process.map(
+                |line| {
+                    if line.text().starts_with(EXPLAIN) { line } else { line.cut(width, app.glyphs) }
+                },
+            ),
+        );
+    }
+    lines
+}
+
+/// What to type to know more.
+const EXPLAIN: &str = "oomph explain ";
+
+fn named(process: &Process, glyphs: &Glyphs) -> String {
+    format!("{} {}", process.pid, glyphs.clean(&process.name))
 }
 
 /// That there may be more processes than are shown.
@@ -468,7 +500,7 @@ fn details(app: &mut App, sample: &Sample, width: usize, most: usize) -> Vec<Lin
     let Some(row) = app.chosen() else { return Vec::new() };
     let mut lines = Vec::new();
     match row.process(sample) {
-        Some(process) => lines.extend(details_of(process, sample, row.busy, width, glyphs)),
+        Some(process) => lines.extend(details_of(process, app.held(row.id), sample, row.busy, width, glyphs)),
         None => {
             lines.push(Line::new(format!("pid {} (not visible from here)", row.pid)));
             let words = "It has a number of the host, or of another container. Ask whoever runs the machine who it is.";
@@ -489,13 +521,14 @@ fn details(app: &mut App, sample: &Sample, width: usize, most: usize) -> Vec<Lin
 
 fn details_of(
     process: &Process,
+    held_in_ram: Option<&Held>,
     sample: &Sample,
     busy: Option<f64>,
     width: usize,
     glyphs: &Glyphs,
 ) -> Vec<Line> {
     let mut lines = Vec::new();
-    let mut head = Line::toned(format!("{} {}", process.pid, glyphs.clean(&process.name)), Tone::Strong);
+    let mut head = Line::toned(named(process, glyphs), Tone::Strong);
     let age = lasting(sample.time.saturating_sub(process.started));
     head.push(
         format!("  of {}, child of {}, for {age}", glyphs.clean(&process.user), process.parent),
@@ -524,13 +557,19 @@ fn details_of(
     for (card, amount) in &process.on_gpus {
         lines.push(Line::new(format!("GPU {card}: {}", held(*amount))));
     }
+    lines.extend(under_oomph(process, held_in_ram, sample.time, glyphs));
+    lines
+}
+
+/// What a process says of itself, and what the recording of its RAM does.
+fn under_oomph(process: &Process, held: Option<&Held>, now: u64, glyphs: &Glyphs) -> Vec<Line> {
+    let mut lines = Vec::new();
     if let Some(inside) = &process.inside {
-        let from = lines.len();
-        let ago = said_ago(process, sample.time);
+        let ago = said_ago(process, now);
         let said = ago.map_or_else(String::new, |age| format!(", said {} ago", lasting(age)));
         lines.push(Line::toned(format!("under oomph: {} steps done{said}", inside.steps), Tone::Strong));
         if let Some(recording) = &inside.recording {
-            lines.push(Line::new(format!("oomph explain {}", glyphs.clean(recording))));
+            lines.push(Line::new(EXPLAIN.to_owned() + &glyphs.clean(recording)));
         }
         for device in &inside.devices {
             let name =
@@ -550,8 +589,30 @@ fn details_of(
             }
         }
         if ago.is_some() {
-            let stale = lines.split_off(from);
-            lines.extend(stale.into_iter().map(|line| line.all(Tone::Dim)));
+            lines = lines.into_iter().map(|line| line.all(Tone::Dim)).collect();
+        }
+    }
+    if let Some(held) = held {
+        let off =
+            |error: u64| if error == 0 { String::new() } else { format!(" {} {}", glyphs.off, bytes(error)) };
+        let own = process.anonymous.saturating_add(process.swapped);
+        let words = format!(
+            "RAM is recorded: {}{} asked for, {} of its own counted by the kernel",
+            bytes(held.asked),
+            off(held.error),
+            bytes(own)
+        );
+        lines.push(Line::toned(words, Tone::Strong));
+        lines.push(Line::new(EXPLAIN.to_owned() + &glyphs.clean(&held.recording)));
+        for line in &held.lines {
+            let mut shown = Line::new(format!(
+                "  {:>9}  {:>5}  {}",
+                bytes(line.bytes),
+                percent(line.bytes, held.asked),
+                glyphs.clean(&line.place)
+            ));
+            shown.push(off(line.error), Tone::Dim);
+            lines.push(shown);
         }
     }
     lines

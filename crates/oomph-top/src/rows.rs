@@ -1,6 +1,7 @@
 //! Rows of the table of processes: which, in what order, how they hang together.
 
 use crate::cards::find;
+use crate::ram::HeldBy;
 use crate::rates::{Id, Rates, id};
 use crate::words::Glyphs;
 use oomph_host::{InsideDevice, Process, Sample};
@@ -18,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) id: Id,
     /// Memory on the driver's cards.
     pub(crate) on_gpus: Vec<(u32, Option<u64>)>,
+    /// What it has asked for of RAM, by its recording.
+    pub(crate) asked: Option<u64>,
     /// Per cent of a processor.
     pub(crate) busy: Option<f64>,
     /// The branch it sits on, in a tree.
@@ -56,6 +59,8 @@ pub enum Sort {
     Step,
     /// Peak of the last step.
     Peak,
+    /// Asked for of RAM, and not given back.
+    Asked,
     /// In RAM.
     Resident,
     /// In RAM, its own.
@@ -80,7 +85,7 @@ pub enum Sort {
 
 impl Sort {
     /// Every way, as the columns stand.
-    pub const ALL: [Sort; 15] = [
+    pub const ALL: [Sort; 16] = [
         Sort::Pid,
         Sort::User,
         Sort::Gpu,
@@ -88,6 +93,7 @@ impl Sort {
         Sort::Reserved,
         Sort::Step,
         Sort::Peak,
+        Sort::Asked,
         Sort::Resident,
         Sort::Anonymous,
         Sort::File,
@@ -106,6 +112,7 @@ impl Sort {
             Sort::Reserved => "reserved",
             Sort::Step => "step",
             Sort::Peak => "peak",
+            Sort::Asked => "asked",
             Sort::Resident => "ram",
             Sort::Anonymous => "anonymous",
             Sort::File => "file",
@@ -127,6 +134,7 @@ impl Sort {
             Sort::Reserved => "taken by PyTorch (under oomph)",
             Sort::Step => "steps done (under oomph)",
             Sort::Peak => "peak of the last step (under oomph)",
+            Sort::Asked => "asked for of RAM (its RAM is recorded)",
             Sort::Resident => "in RAM",
             Sort::Anonymous => "in RAM: its own",
             Sort::File => "in RAM: pages of files",
@@ -218,7 +226,13 @@ impl Choice {
 }
 
 /// The rows to show.
-pub(crate) fn rows(sample: &Sample, rates: &Rates, choice: &Choice, glyphs: &Glyphs) -> Vec<Row> {
+pub(crate) fn rows(
+    sample: &Sample,
+    ram: &HeldBy,
+    rates: &Rates,
+    choice: &Choice,
+    glyphs: &Glyphs,
+) -> Vec<Row> {
     let mut all: Vec<Row> = sample
         .processes
         .iter()
@@ -228,6 +242,7 @@ pub(crate) fn rows(sample: &Sample, rates: &Rates, choice: &Choice, glyphs: &Gly
             at: Some(at),
             id: id(process),
             on_gpus: process.on_gpus.clone(),
+            asked: ram.get(&id(process)).map(|held| held.asked),
             busy: rates.of(process),
             branch: String::new(),
         })
@@ -254,6 +269,7 @@ fn unseen(sample: &Sample) -> Vec<Row> {
                     at: None,
                     id: (one.pid, 0),
                     on_gpus: vec![(gpu.index, one.bytes)],
+                    asked: None,
                     busy: None,
                     branch: String::new(),
                 }),
@@ -296,6 +312,7 @@ fn value(row: &Row, sample: &Sample, sort: Sort) -> f64 {
         Sort::Reserved => number(process.and_then(|process| inside(process, |device| Some(device.reserved)))),
         Sort::Peak => number(process.and_then(|process| inside(process, |device| device.last_peak))),
         Sort::Step => number(process.and_then(|process| process.inside.as_ref()).map(|inside| inside.steps)),
+        Sort::Asked => number(row.asked),
         Sort::Resident => number(process.map(|process| process.resident)),
         Sort::Anonymous => number(process.map(|process| process.anonymous)),
         Sort::File => number(process.map(|process| process.file)),
@@ -388,7 +405,8 @@ mod tests {
     use crate::staged;
 
     fn pids(sample: &Sample, choice: &Choice) -> Vec<u32> {
-        rows(sample, &Rates::default(), choice, Glyphs::new(true)).iter().map(|row| row.pid).collect()
+        let rows = rows(sample, &HeldBy::new(), &Rates::default(), choice, Glyphs::new(true));
+        rows.iter().map(|row| row.pid).collect()
     }
 
     #[test]
@@ -432,7 +450,7 @@ mod tests {
     fn children_hang_on_their_parents_and_keep_them_in_sight() {
         let sample = staged::two_gpus();
         let choice = Choice { tree: true, sort: Sort::Pid, ..Choice::default() };
-        let rows = rows(&sample, &Rates::default(), &choice, Glyphs::new(true));
+        let rows = rows(&sample, &HeldBy::new(), &Rates::default(), &choice, Glyphs::new(true));
         let branches: Vec<(u32, &str)> = rows.iter().map(|row| (row.pid, row.branch.as_str())).collect();
         assert_eq!(
             branches,

@@ -101,24 +101,26 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use crate::keys::Key;
+    use crate::taking::Taken;
     use crate::{Options, staged};
     use oomph_host::{Gpu, Sample};
     use proptest::prelude::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn app(sample: Sample, ascii: bool) -> App {
+    fn app(taken: impl Into<Taken>, ascii: bool) -> App {
+        let taken = taken.into();
         let mut app = App::new(&Options { ascii, ..Options::default() }, staged::place());
         // Three samples a second apart: there is a history, and processes have been busy.
         for seconds in [2, 1] {
-            let mut before = sample.clone();
+            let mut before = taken.sample.clone();
             before.time -= 1000 * seconds;
             for process in &mut before.processes {
                 process.processor -= 125 * seconds;
             }
             app.take(before);
         }
-        app.take(sample);
+        app.take(taken);
         app
     }
 
@@ -169,6 +171,13 @@ mod tests {
         let mut app = app(staged::virtual_card(), false);
         app.press(Key::Enter);
         insta::assert_snapshot!(drawn(&mut app, 120, 30));
+    }
+
+    #[test]
+    fn recorded_ram_is_shown_by_line() {
+        let mut app = app(staged::recorded_ram(), false);
+        app.press(Key::Enter);
+        insta::assert_snapshot!(drawn(&mut app, 110, 26));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use crate::confirm::Named;
 use crate::place::Place;
+use crate::ram::{Held, HeldLine};
+use crate::taking::Taken;
 use oomph_host::{
     Gpu, GpuProcess, Gpus, Group, Inside, InsideDevice, Line, Machine, Missing, Process, Ram, Sample, Shm,
     Swap, Use,
@@ -34,6 +36,7 @@ pub(crate) fn process(pid: u32, parent: u32, user: &str, command: &str, resident
         on_gpus: Vec::new(),
         container: None,
         inside: None,
+        recordings: Vec::new(),
     }
 }
 
@@ -160,6 +163,18 @@ pub(crate) fn virtual_card() -> Sample {
         recording: Some("/home/alice/train.oomph".to_owned()),
     });
     sample
+}
+
+/// A program whose RAM is recorded, on a machine without a card.
+pub(crate) fn recorded_ram() -> Taken {
+    let line = |place: &str, bytes, error| HeldLine { place: place.to_owned(), bytes, error };
+    let held = Held {
+        asked: 700 * MIB,
+        error: 2 * MIB,
+        lines: vec![line("train.py:7 load", 600 * MIB, 0), line("train.py:12 main", 64 * MIB, 2 * MIB)],
+        recording: "/home/alice/train-ram.oomph".to_owned(),
+    };
+    Taken { sample: no_gpu(), ram: [((100, 100), held)].into() }
 }
 
 /// A container with a limit, in which the kernel has killed.

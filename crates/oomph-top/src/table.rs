@@ -22,6 +22,7 @@ enum Column {
     Reserved,
     Step,
     Peak,
+    Asked,
     Resident,
     Anonymous,
     File,
@@ -51,6 +52,7 @@ impl Column {
             Column::Reserved => "RESERVED".into(),
             Column::Step => "STEP".into(),
             Column::Peak => "LAST PEAK".into(),
+            Column::Asked => "ASKED FOR".into(),
             Column::Resident => "RAM".into(),
             Column::Anonymous => "ANONYMOUS".into(),
             Column::File => "FILE".into(),
@@ -71,6 +73,7 @@ impl Column {
             Column::Reserved => Sort::Reserved,
             Column::Step => Sort::Step,
             Column::Peak => Sort::Peak,
+            Column::Asked => Sort::Asked,
             Column::Resident => Sort::Resident,
             Column::Anonymous => Sort::Anonymous,
             Column::File => Sort::File,
@@ -87,7 +90,7 @@ impl Column {
         match self {
             Column::Pid | Column::Step | Column::On => 7,
             Column::User => 8,
-            Column::Allocated | Column::Peak | Column::Anonymous => 10,
+            Column::Allocated | Column::Peak | Column::Asked | Column::Anonymous => 10,
             Column::Cpu => 6,
             Column::Command => SHORTEST_COMMAND,
             _ => 9,
@@ -128,6 +131,7 @@ impl Column {
                 let inside = process.and_then(|process| process.inside.as_ref());
                 inside.map_or_else(String::new, |inside| inside.steps.to_string())
             }
+            Column::Asked => known(row.asked),
             Column::Resident => known(of(|process| process.resident)),
             Column::Anonymous => known(of(|process| process.anonymous)),
             Column::File => known(of(|process| process.file)),
@@ -176,6 +180,9 @@ fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
     }
     if is_inside {
         wanted.extend([vec![Column::Allocated], vec![Column::Step]]);
+    }
+    if app.rows.iter().any(|row| row.asked.is_some()) {
+        wanted.push(vec![Column::Asked]);
     }
     wanted.extend([vec![Column::Resident], vec![Column::Cpu]]);
     if is_inside {

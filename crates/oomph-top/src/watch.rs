@@ -12,8 +12,8 @@ use crate::keys::{Key, key};
 use crate::lines::after;
 use crate::place::Place;
 use crate::screen::draw;
+use crate::taking::{Taken, Taker};
 use anyhow::Context;
-use oomph_host::{Sample, Sampler};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event};
@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the screen receives.
 enum Message {
-    Sample(Box<Sample>),
+    Sample(Box<Taken>),
     Key(Key),
     /// The terminal has another size.
     Resized,
@@ -133,7 +133,7 @@ fn run(
                 is_away = false;
             }
             match one {
-                Message::Sample(sample) => app.take(*sample),
+                Message::Sample(taken) => app.take(*taken),
                 Message::Resized | Message::Resumed => {}
                 Message::Stop if job::has_shell() => {
                     give_back();
@@ -172,13 +172,13 @@ fn run(
 fn sample_in_background(interval: Interval, sender: SyncSender<Message>) -> Sender<Pace> {
     let (pace, changes) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut sampler = Sampler::new().hurried();
+        let mut taker = Taker::hurried();
         let mut interval = interval;
         let mut is_paused = false;
         let mut next = Instant::now();
         loop {
             if !is_paused && Instant::now() >= next {
-                if sender.send(Message::Sample(Box::new(sampler.sample()))).is_err() {
+                if sender.send(Message::Sample(Box::new(taker.take()))).is_err() {
                     return;
                 }
                 next = after(next, interval.duration());

@@ -111,6 +111,7 @@ pub(crate) struct Glyphs {
     pub(crate) rule: char,
     pub(crate) degrees: &'static str,
     pub(crate) none: &'static str,
+    pub(crate) off: &'static str,
 }
 
 const DRAWN: Glyphs = Glyphs {
@@ -133,6 +134,7 @@ const DRAWN: Glyphs = Glyphs {
     rule: '─',
     degrees: "°C",
     none: "–",
+    off: "±",
 };
 
 const ASCII: Glyphs = Glyphs {
@@ -155,6 +157,7 @@ const ASCII: Glyphs = Glyphs {
     rule: '-',
     degrees: "C",
     none: "-",
+    off: "+-",
 };
 
 impl Glyphs {

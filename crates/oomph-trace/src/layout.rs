@@ -68,6 +68,8 @@ numbered! {
         Resident = 13,
         /// Names of frames of C, which were addresses while the process ran. They may come after the end.
         Names = 14,
+        /// How many steps of the program had ended.
+        HostSteps = 15,
     }
 }
 

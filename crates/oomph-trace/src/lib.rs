@@ -59,6 +59,7 @@ pub mod census;
 pub mod export;
 pub mod format;
 mod history;
+mod host_sum;
 mod intern;
 mod layout;
 mod read;
@@ -66,10 +67,11 @@ mod recording;
 
 pub use budget::{Form, Swells};
 pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Ranges, Reserved, Totals};
+pub use host_sum::HostSum;
 pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 pub use read::{ReadError, read, read_bytes, read_path};
 pub use recording::{
     Action, Annotation, Block, BlockState, CALLER, DEFAULT_POOL, Device, Events, FORWARD_FOLLOWS, Format,
-    Host, HostEvents, How, NATIVE, PoolId, Recording, Repeated, Resident, SAMPLED_EVERY, Segment,
-    SettingValue, Settings, Source, Stage, Warning,
+    Host, HostEvents, HostSteps, How, NATIVE, NO_PYTHON, PoolId, Recording, Repeated, Resident,
+    SAMPLED_EVERY, Segment, SettingValue, Settings, Source, Stage, Warning,
 };

@@ -117,7 +117,21 @@ pub struct Host {
     pub events: HostEvents,
     /// What the kernel counted, oldest first.
     pub resident: Vec<Resident>,
+    /// Ends of steps, oldest first: of fast ones not all.
+    pub steps: Vec<HostSteps>,
 }
+
+/// How many steps of the program had ended at one moment. What was held then is in the events, whatever else is left out there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostSteps {
+    /// When, in microseconds since 1970.
+    pub time: i64,
+    /// How many.
+    pub ended: u64,
+}
+
+/// What the line of host memory is called that was asked for where no Python was running.
+pub const NO_PYTHON: &str = "no Python was running";
 
 /// Events of host memory in columns, one row an event: [`Action::Alloc`] or [`Action::FreeCompleted`].
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
 use oomph_settings::rounding::{MIB, SMALL_LIMIT, UNSPLIT_REMAINDER, round_size};
-use oomph_trace::{Action, Block, BlockState, Device, Events, History, Recording, Segment, read_bytes};
+use oomph_trace::{
+    Action, Block, BlockState, Device, Events, History, HostSteps, How, Recording, Resident, Segment,
+    read_bytes,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -233,7 +236,7 @@ proptest! {
     /// Chunks that are well-formed outside and anything inside: the sums are right, so all of it is decoded.
     #[test]
     fn hostile_chunks_of_the_own_format_are_read_or_refused(
-        chunks in prop::collection::vec((0u8..14, prop::collection::vec(any::<u8>(), 0..200), any::<bool>()), 0..12),
+        chunks in prop::collection::vec((0u8..15, prop::collection::vec(any::<u8>(), 0..200), any::<bool>()), 0..12),
     ) {
         let mut file = oomph_trace::format::MAGIC.to_vec();
         file.extend_from_slice(&[1, 0, 0, 0]);
@@ -251,7 +254,38 @@ proptest! {
                 History::of(&recording, device);
             }
         }
+        let _ = oomph_trace::format::Follower::new(std::io::Cursor::new(file)).look(u64::MAX);
     }
+}
+
+/// Host memory as it was written, piece by piece: events, what the kernel counted, ends of steps.
+#[test]
+fn what_is_of_the_host_comes_back() {
+    let mut recording = Recording::default();
+    let mut writer = oomph_trace::format::Writer::new(Vec::new()).unwrap();
+    for step in 1..=3u64 {
+        let host = recording.host.get_or_insert_default();
+        host.events.action.push(Action::Alloc);
+        host.events.block.push(u64::MAX - step);
+        host.events.size.push(step << 20);
+        host.events.how.push(How::Object);
+        host.events.stack.push(0);
+        host.events.time.push(-(step as i64));
+        host.resident.push(Resident { time: step as i64, anonymous: step << 30, ..Resident::default() });
+        host.steps.push(HostSteps { time: i64::MAX, ended: step * 1000 });
+        writer.append(&recording).unwrap();
+    }
+    let written = recording.host.as_ref().unwrap();
+    let again = read_bytes(&writer.finish(&recording).unwrap()).unwrap().host.unwrap();
+    assert_eq!(
+        (again.events.block, again.events.size),
+        (written.events.block.clone(), written.events.size.clone())
+    );
+    assert_eq!(
+        (again.events.how, again.events.time),
+        (written.events.how.clone(), written.events.time.clone())
+    );
+    assert_eq!((again.resident, again.steps), (written.resident.clone(), written.steps.clone()));
 }
 
 /// A steady loop, recorded by a PyTorch that wrote no times: what a real recording shrinks to at the most.

@@ -20,6 +20,22 @@ def learn_pinned():
     _tell("oomph_ram_pinned")
 
 
+def hear_steps(library=None):
+    """It hears of the steps of PyTorch's optimizers: that of the process, or another. Gives what ends this; None, in a process without it."""
+    if library is None and "OOMPH_RAM" not in os.environ:
+        return None
+    with contextlib.suppress(AttributeError, ImportError, OSError):
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        step = (library or ctypes.PyDLL(None)).oomph_ram_step
+
+        def ended(optimizer, args, kwargs):
+            step()
+
+        return register_optimizer_step_post_hook(ended).remove
+    return None
+
+
 def _tell(name, *arguments):
     if "OOMPH_RAM" in os.environ:
         with contextlib.suppress(AttributeError, OSError):

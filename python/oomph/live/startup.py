@@ -46,6 +46,7 @@ class Startup:
 
     def torch_is_here(self, torch):
         ram.learn_pinned()
+        ram.hear_steps()
         if torch.version.cuda is None:
             self.leave(notes=[f"this PyTorch ({torch.__version__}) is built without CUDA: nothing was recorded"])
             return

@@ -10,8 +10,9 @@ use std::io::IsTerminal;
 ///
 /// Shows each card with what is used, reserved by the driver and free, and who is on it; RAM by what it is used for, with the
 /// limit of the control group; and processes with their memory on cards and in RAM. Programs that run under oomph (`oomph run`,
-/// `oomph.record`) also show what is allocated, their step, the peak of the last step, and the lines that hold most. Without a
-/// GPU it shows the machine; programs on a virtual card show that.
+/// `oomph.record`) also show what is allocated, their step, the peak of the last step, and the lines that hold most. Programs
+/// whose RAM is recorded (`oomph run --ram`, `oomph.record(ram=True)`) show what they have asked for of it, and the lines that
+/// hold most of that, with or without a GPU. Without a GPU it shows the machine; programs on a virtual card show that.
 ///
 /// Keys: arrows choose a process, Enter shows its details, s sorts, t makes a tree, / filters, g leaves those on GPUs, K ends a
 /// process after asking, ? lists all keys, q ends.
@@ -47,7 +48,7 @@ pub(crate) struct Arguments {
     /// Processes on GPUs only
     #[arg(long)]
     pub(crate) on_gpus: bool,
-    /// Sort by this column: gpu, allocated, reserved, step, peak, ram, anonymous, file, shared, swap, pinned, cpu, pid, user, command
+    /// Sort by this column: gpu, allocated, reserved, step, peak, asked, ram, anonymous, file, shared, swap, pinned, cpu, pid, user, command
     #[arg(long, value_name = "COLUMN", default_value = "gpu")]
     pub(crate) sort: Sort,
     /// Draw with ASCII only

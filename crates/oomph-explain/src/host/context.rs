@@ -66,7 +66,7 @@ impl<'a> HostContext<'a> {
             .collect();
         let stacks = stacks(recording, sources);
         // What a library has when it is there is there once, however long that takes.
-        let growth = growing(&blocks, &host.events.time, |stack| {
+        let growth = growing(host, &blocks, |stack| {
             let imports = stacks.get(stack as usize).is_some_and(|stack| stack.under.importing);
             (!imports).then(|| lines.get(stack as usize).copied().unwrap_or(NO_LINE))
         });

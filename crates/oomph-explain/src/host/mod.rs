@@ -11,7 +11,6 @@ mod growth;
 mod kernel;
 mod kinds;
 pub mod rules;
-mod sums;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod testing;
@@ -20,7 +19,7 @@ mod within;
 pub use blocks::{HostStackBytes, host_by_stack};
 pub use context::HostContext;
 pub use detail::{HostCount, HostDetail};
-pub use growth::HostGrowth;
+pub use growth::{HostGrownSteps, HostGrowth};
 pub use kinds::HostKind;
 pub use within::{HostLineWithin, HostWithin, host_within};
 
@@ -28,8 +27,7 @@ use crate::finding::Place;
 use crate::limits::{MOST_FRAMES, MOST_STACKS};
 use hashbrown::HashMap;
 use kernel::{Most, most_own, own};
-use oomph_trace::{How, Resident, StackId};
-use sums::Sum;
+use oomph_trace::{HostSum, How, Resident, StackId};
 
 /// Host memory of one process.
 #[derive(Clone, Debug)]
@@ -125,12 +123,12 @@ pub struct HostStackHeld {
 pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     let (host, blocks) = (context.host, &context.blocks);
     let events = &host.events;
-    let mut all = Sum::default();
+    let mut all = HostSum::default();
     let mut by_how = [0u64; How::ALL.len()];
-    let mut of_kind: HashMap<HostKind, Sum> = HashMap::new();
-    let mut of_line: HashMap<u32, Sum> = HashMap::new();
-    let mut of_stack: HashMap<StackId, Sum> = HashMap::new();
-    let mut taken_over: HashMap<u32, Sum> = HashMap::new();
+    let mut of_kind: HashMap<HostKind, HostSum> = HashMap::new();
+    let mut of_line: HashMap<u32, HostSum> = HashMap::new();
+    let mut of_stack: HashMap<StackId, HostSum> = HashMap::new();
+    let mut taken_over: HashMap<u32, HostSum> = HashMap::new();
     for block in context.at_peak() {
         all.add(block.size, block.how);
         if let Some(bytes) = by_how.get_mut(block.how as usize) {
@@ -147,8 +145,13 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     // Address space that was asked for and never touched is no row.
     let mut by_kind: Vec<HostKindBytes> = of_kind
         .into_iter()
-        .filter(|(_, sum)| sum.bytes > 0)
-        .map(|(kind, sum)| HostKindBytes { kind, bytes: sum.bytes, blocks: sum.blocks, error: sum.error() })
+        .filter(|(_, sum)| sum.bytes() > 0)
+        .map(|(kind, sum)| HostKindBytes {
+            kind,
+            bytes: sum.bytes(),
+            blocks: sum.blocks(),
+            error: sum.error(),
+        })
         .collect();
     by_kind.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.kind));
     let begin = events.time.first().copied().or(host.resident.first().map(|one| one.time)).unwrap_or(0);
@@ -179,14 +182,14 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     }
 }
 
-fn lines(context: &HostContext, sums: HashMap<u32, Sum>) -> Vec<HostLine> {
+fn lines(context: &HostContext, sums: HashMap<u32, HostSum>) -> Vec<HostLine> {
     let mut lines: Vec<HostLine> = sums
         .into_iter()
-        .filter(|(_, sum)| sum.bytes > 0)
+        .filter(|(_, sum)| sum.bytes() > 0)
         .map(|(line, sum)| HostLine {
             place: context.place_of_line(line),
-            bytes: sum.bytes,
-            blocks: sum.blocks,
+            bytes: sum.bytes(),
+            blocks: sum.blocks(),
             error: sum.error(),
         })
         .collect();
@@ -194,14 +197,14 @@ fn lines(context: &HostContext, sums: HashMap<u32, Sum>) -> Vec<HostLine> {
     lines
 }
 
-fn stacks(context: &HostContext, sums: HashMap<StackId, Sum>) -> Vec<HostStackHeld> {
-    let mut sums: Vec<(StackId, Sum)> = sums.into_iter().filter(|(_, sum)| sum.bytes > 0).collect();
-    sums.sort_by_key(|&(stack, sum)| (std::cmp::Reverse(sum.bytes), stack));
+fn stacks(context: &HostContext, sums: HashMap<StackId, HostSum>) -> Vec<HostStackHeld> {
+    let mut sums: Vec<(StackId, HostSum)> = sums.into_iter().filter(|(_, sum)| sum.bytes() > 0).collect();
+    sums.sort_by_key(|&(stack, sum)| (std::cmp::Reverse(sum.bytes()), stack));
     sums.truncate(MOST_STACKS);
-    let held = |(stack, sum): (StackId, Sum)| HostStackHeld {
+    let held = |(stack, sum): (StackId, HostSum)| HostStackHeld {
         frames: context.frames(stack).take(MOST_FRAMES).collect(),
-        bytes: sum.bytes,
-        blocks: sum.blocks,
+        bytes: sum.bytes(),
+        blocks: sum.blocks(),
         error: sum.error(),
     };
     sums.into_iter().map(held).collect()

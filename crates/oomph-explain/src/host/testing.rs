@@ -3,7 +3,7 @@
 use super::HostExplanation;
 use crate::explanation::{Explanation, explain};
 use crate::finding::Finding;
-use oomph_trace::{Action, Frame, How, Recording, Resident, StackId};
+use oomph_trace::{Action, Frame, HostSteps, How, Recording, Resident, StackId};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -68,6 +68,14 @@ impl Program {
 
     pub fn wait(&mut self, microseconds: i64) {
         self.now += microseconds;
+    }
+
+    /// So many steps have ended.
+    pub fn step(&mut self, ended: u64) {
+        let steps = HostSteps { time: self.now, ended };
+        self.recording.host.get_or_insert_default().steps.push(steps);
+        // What comes next comes later.
+        self.now += 1;
     }
 
     /// What the kernel counts now.

@@ -3,8 +3,7 @@
 //! Each stack counts at its innermost line there, so that the lines sum to what the piece held.
 
 use super::blocks::Blocks;
-use super::sums::Sum;
-use oomph_trace::{FrameId, Host, NATIVE, Recording, StackId};
+use oomph_trace::{FrameId, Host, HostSum, NATIVE, Recording, StackId};
 use std::collections::BTreeMap;
 
 /// What a piece of source held at the peak.
@@ -46,16 +45,16 @@ pub fn host_within(
         .map(|stack| recording.stacks.get(stack).iter().find_map(line_of_frame))
         .collect();
     let blocks = Blocks::of(&host.events);
-    let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<u32, HostSum> = BTreeMap::new();
     for block in blocks.alive(blocks.peak) {
         if let Some(line) = of_stack.get(block.stack as usize).copied().flatten() {
             sums.entry(line).or_default().add(block.size, block.how);
         }
     }
-    let within = |(line, sum): (u32, Sum)| HostLineWithin {
+    let within = |(line, sum): (u32, HostSum)| HostLineWithin {
         line,
-        bytes: sum.bytes,
-        blocks: sum.blocks,
+        bytes: sum.bytes(),
+        blocks: sum.blocks(),
         error: sum.error(),
     };
     sums.into_iter().map(within).collect()

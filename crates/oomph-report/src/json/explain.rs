@@ -205,7 +205,7 @@ struct Host<'a> {
     within: Vec<HostWithin<'a>>,
     /// What was held at the peak, by stack, largest first: at most 100.
     stacks: Vec<HostStack<'a>>,
-    /// **Stable.** Lines that hold more and more for as long as the recording goes on, most first.
+    /// **Stable.** Lines that hold more and more, step after step where steps are known, else for as long as the recording goes on; most first.
     growth: Vec<HostGrowth<'a>>,
 }
 
@@ -289,12 +289,26 @@ struct HostGrowth<'a> {
     place: Option<Place<'a>>,
     /// **Stable.** Bytes that it held more at the end than at the beginning.
     bytes: u64,
+    /// Twice the standard deviation of what is sampled of that.
+    error: u64,
     /// In how long.
     seconds: f64,
     /// **Stable.** Bytes a second.
     bytes_per_second: u64,
     /// Blocks that were alive more than at the beginning; 0 for one that becomes larger.
     blocks: u64,
+    /// **Stable.** The steps in which it grew; `null` where it did not grow from step to step, or steps are not known.
+    steps: Option<GrownSteps>,
+}
+
+#[derive(Serialize)]
+struct GrownSteps {
+    /// **Stable.** The first of them, from 1: what was held at the end of the step before is where it begins.
+    first: u64,
+    /// **Stable.** The last of them.
+    last: u64,
+    /// **Stable.** Bytes a step.
+    bytes_per_step: u64,
 }
 
 impl<'a> Host<'a> {
@@ -331,9 +345,15 @@ impl<'a> Host<'a> {
         let growth = |one: &'a model::HostGrowth| HostGrowth {
             place: one.place.as_ref().map(Place::of),
             bytes: one.bytes,
+            error: one.error,
             seconds: one.seconds,
             bytes_per_second: one.per_second(),
             blocks: one.blocks,
+            steps: one.steps.zip(one.per_step()).map(|(steps, bytes_per_step)| GrownSteps {
+                first: steps.first,
+                last: steps.last,
+                bytes_per_step,
+            }),
         };
         Self {
             events: host.events,

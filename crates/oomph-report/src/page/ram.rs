@@ -7,11 +7,11 @@ use super::packer::{Packer, text};
 use super::subject::{Span, Subject};
 use super::times::times;
 use crate::exports::Clock;
-use crate::host::{NO_PYTHON, asked_for, how_complete, named};
+use crate::host::{asked_for, how_complete, named};
 use crate::json::explain::Waste;
 use crate::shared::{Named, findings_of_host};
 use oomph_explain::{HostCount, HostDetail, HostExplanation, Severity};
-use oomph_trace::{Host, How, NEVER, Peak, Recording, SAMPLED_EVERY};
+use oomph_trace::{Host, How, NEVER, NO_PYTHON, Peak, Recording, SAMPLED_EVERY};
 use oomph_words::{bytes, harmless};
 
 /// So many counts of the kernel are kept: of more, the highest of each stretch.

@@ -22,13 +22,17 @@
 //! | 8 annotations | count, then device, time (zigzag difference), name, stage each |
 //! | 9 end | nothing: the recording is complete |
 //! | 10 repeats | steps, events: so many steps so far were the same as one that is written, and were not written; a later one replaces it |
-//! | 14 names | count, then frame and text each: what a frame of C is called, which was an address; also after the end |
 //! | 11 census | JSON: who held what at an out-of-memory, see [`crate::census::Census`] |
+//! | 12 host events | count, then columns: actions, blocks (zigzag differences), sizes, how each was asked for (a byte), stacks, times (zigzag differences) |
+//! | 13 resident | what the kernel counts of the process: time (zigzag), own memory, pages of files, shared memory, swap, the most pages that were ever there |
+//! | 14 names | count, then frame and text each: what a frame of C is called, which was an address; also after the end |
+//! | 15 host steps | time (zigzag), how many steps of the program had ended by then |
 //!
 //! Rows of an events chunk are numbered from 0 within the chunk. Chunks of a kind that a reader does not
 //! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.
 
 mod bytes;
+mod following;
 mod names;
 mod reading;
 mod writing;
@@ -36,11 +40,14 @@ mod writing;
 use crate::budget::{LARGEST_RATIO, Swells};
 use crate::layout::Kind;
 pub use crate::layout::{MAGIC, VERSION};
+pub use following::{Follower, Progress};
 pub use names::append_names;
 pub use reading::read;
 pub(crate) use reading::read_within;
 pub use writing::Writer;
 
+/// What comes before the first chunk.
+const HEADER: usize = 12;
 /// No chunk unpacks to more.
 const LARGEST_CHUNK: usize = 32 << 20;
 

@@ -1,14 +1,11 @@
 //! Names that are found when the process has ended: of frames of C, which were addresses while it ran.
 
-use super::FormatError;
 use super::writing::write_names;
+use super::{FormatError, HEADER};
 use crate::intern::FrameId;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-
-/// Before the first chunk.
-const BEGIN: u64 = 12;
 
 /// Writes names of frames behind all that is whole in a recording. What is not whole is cut off: no reader reads it.
 pub fn append_names(path: &Path, names: &[(FrameId, String)]) -> Result<(), FormatError> {
@@ -21,7 +18,7 @@ pub fn append_names(path: &Path, names: &[(FrameId, String)]) -> Result<(), Form
 
 fn end_of_chunks(file: &mut File) -> io::Result<u64> {
     let length = file.metadata()?.len();
-    let mut end = BEGIN;
+    let mut end = HEADER as u64;
     while end + 13 <= length {
         let mut header = [0u8; 13];
         file.seek(SeekFrom::Start(end))?;

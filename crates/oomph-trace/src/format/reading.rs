@@ -1,13 +1,13 @@
 //! Reading: chunk by chunk, as far as they are whole.
 
 use super::bytes::In;
-use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
+use super::{FormatError, HEADER, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::budget::{Budget, Counted, Form, Meter};
 use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, Device, Format, How, MOST_DEVICES, Recording, Repeated, Resident,
-    Segment, SettingValue, Source, Stage, Warning,
+    Action, Annotation, Block, BlockState, Device, Format, HostSteps, How, MOST_DEVICES, Recording, Repeated,
+    Resident, Segment, SettingValue, Source, Stage, Warning,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -20,7 +20,31 @@ pub fn read(source: impl Read) -> Result<Recording, FormatError> {
 
 /// The same, within what the file may take.
 pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recording, FormatError> {
-    let mut header = [0u8; 12];
+    begins(&mut source)?;
+    let mut reading = Reading::new(budget);
+    let mut complete = false;
+    loop {
+        match next_chunk(&mut source, &mut reading.budget) {
+            Ok(Next::Chunk(kind, content)) => match Kind::from_number(kind) {
+                // Names are found when the process has ended.
+                Some(Kind::Names) => reading.take(Kind::Names, &content)?,
+                _ if complete => {}
+                Some(Kind::End) => complete = true,
+                Some(kind) => reading.take(kind, &content)?,
+                None => reading.unknown += 1,
+            },
+            Ok(Next::Ended) => break,
+            // Behind the end may be anything.
+            Err(_) if complete => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(reading.finish(complete))
+}
+
+/// Reads how a file begins.
+pub(super) fn begins(source: &mut impl Read) -> Result<(), FormatError> {
+    let mut header = [0u8; HEADER];
     source.read_exact(&mut header).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => FormatError::Magic,
         _ => FormatError::Io(error),
@@ -36,37 +60,19 @@ pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recor
     if flags != 0 {
         return Err(FormatError::Flags(flags));
     }
-    let mut reading =
-        Reading { recording: Recording::default(), devices: BTreeMap::new(), unknown: 0, budget };
-    let mut complete = false;
-    loop {
-        match next_chunk(&mut source, &mut reading.budget) {
-            Ok(Next::Chunk(kind, content)) => match Kind::from_number(kind) {
-                // Names are found when the process has ended.
-                Some(Kind::Names) => reading.names(In(&content))?,
-                _ if complete => {}
-                Some(Kind::End) => complete = true,
-                Some(kind) => reading.take(kind, In(&content))?,
-                None => reading.unknown += 1,
-            },
-            Ok(Next::Ended) => break,
-            Err(_) if complete => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(reading.finish(complete))
+    Ok(())
 }
 
 /// What an event takes, with room to grow.
 const EVENT: usize = 48;
 
-enum Next {
+pub(super) enum Next {
     Chunk(u8, Vec<u8>),
     Ended,
 }
 
 /// The next chunk, if it is whole: a short one, or one whose sum is wrong, is where a writer was killed.
-fn next_chunk(source: &mut impl Read, budget: &mut Budget) -> Result<Next, FormatError> {
+pub(super) fn next_chunk(source: &mut impl Read, budget: &mut Budget) -> Result<Next, FormatError> {
     let mut header = [0u8; 13];
     let mut packed = Vec::new();
     if !fill(source, &mut header)? {
@@ -101,14 +107,19 @@ fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-struct Reading {
-    recording: Recording,
+/// What chunks have given so far.
+pub(super) struct Reading {
+    pub(super) recording: Recording,
     devices: BTreeMap<u32, Device>,
     unknown: u64,
-    budget: Budget,
+    pub(super) budget: Budget,
 }
 
 impl Reading {
+    pub(super) fn new(budget: Budget) -> Self {
+        Self { recording: Recording::default(), devices: BTreeMap::new(), unknown: 0, budget }
+    }
+
     /// So many elements of so many bytes are about to be stored, with room to grow.
     fn charge(&mut self, count: usize, bytes: usize, what: &'static str) -> Result<(), FormatError> {
         if self.budget.charge(count.saturating_mul(bytes), what) {
@@ -120,7 +131,8 @@ impl Reading {
             .map_or(FormatError::Damaged("it takes too much memory"), FormatError::Swells))
     }
 
-    fn take(&mut self, kind: Kind, input: In) -> Result<(), FormatError> {
+    pub(super) fn take(&mut self, kind: Kind, content: &[u8]) -> Result<(), FormatError> {
+        let input = In(content);
         match kind {
             Kind::Strings => self.strings(input),
             Kind::Frames => self.frames(input),
@@ -139,6 +151,7 @@ impl Reading {
             Kind::HostEvents => self.host_events(input),
             Kind::Resident => self.resident(input),
             Kind::Names => self.names(input),
+            Kind::HostSteps => self.host_steps(input),
             Kind::End => Ok(()),
         }
     }
@@ -302,6 +315,13 @@ impl Reading {
         let (anonymous, of_files, shared, swapped, most) = (bytes()?, bytes()?, bytes()?, bytes()?, bytes()?);
         let resident = Resident { time, anonymous, of_files, shared, swapped, most };
         self.recording.host.get_or_insert_default().resident.push(resident);
+        Ok(())
+    }
+
+    fn host_steps(&mut self, mut input: In) -> Result<(), FormatError> {
+        self.charge(1, 2 * size_of::<HostSteps>(), "steps")?;
+        let steps = HostSteps { time: input.zigzag()?, ended: input.varint()? };
+        self.recording.host.get_or_insert_default().steps.push(steps);
         Ok(())
     }
 

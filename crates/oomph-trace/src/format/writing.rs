@@ -24,8 +24,8 @@ pub struct Writer<W: Write> {
     annotations: usize,
     /// Events written so far, by device.
     events: Vec<(u32, usize)>,
-    /// Of the host: events, and what the kernel counted.
-    host: (usize, usize),
+    /// Of the host: events, what the kernel counted, and ends of steps.
+    host: (usize, usize, usize),
     packed: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl<W: Write> Writer<W> {
             stacks: 1,
             annotations: 0,
             events: Vec::new(),
-            host: (0, 0),
+            host: (0, 0, 0),
             packed: Vec::new(),
         })
     }
@@ -218,6 +218,13 @@ impl<W: Write> Writer<W> {
             self.chunk(Kind::Resident, &out)?;
         }
         self.host.1 = host.resident.len();
+        for steps in host.steps.iter().skip(self.host.2) {
+            let mut out = Out::default();
+            out.zigzag(steps.time);
+            out.varint(steps.ended);
+            self.chunk(Kind::HostSteps, &out)?;
+        }
+        self.host.2 = host.steps.len();
         Ok(())
     }
 

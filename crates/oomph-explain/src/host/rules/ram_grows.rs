@@ -3,7 +3,8 @@
 //! ## What it sees
 //!
 //! A line of your own code that holds more at nearly each of ten moments, at equal distances from its first block to the end, falls at none of them, and has ever
-//! more blocks alive: a list, a dictionary or a cache that is added to and never emptied. Lines that hold one block that becomes larger are in the report's growth, but no finding.
+//! more blocks alive: a list, a dictionary or a cache that is added to and never emptied. Where steps of PyTorch's optimizers are known, the moments are ends of
+//! steps, from the second on, and what is held then is compared: it grows from step to step, however long each takes. Lines that hold one block that becomes larger are in the report's growth, but no finding.
 //!
 //! ## What to do
 //!
@@ -13,7 +14,7 @@
 //!
 //! ## How the numbers come about
 //!
-//! Bytes, blocks and times are measured (of small blocks they are estimates). It is a note in a recording of less than a minute, for loading looks the same.
+//! Bytes, blocks, steps and times are measured (of small blocks they are estimates, and their error stands beside them). Without steps it is a note in a recording of less than a minute, for loading looks the same.
 
 use super::super::context::HostContext;
 use super::matters;
@@ -41,21 +42,33 @@ pub fn check(context: &HostContext) -> Vec<Finding> {
         })
         .collect();
     let all = growing.iter().fold(0u64, |sum, growth| sum.saturating_add(growth.bytes));
-    let rate = growing.iter().fold(0u64, |sum, growth| sum.saturating_add(growth.per_second()));
+    // By step if all of them are known by step.
+    let by_step: Option<Vec<u64>> = growing.iter().map(|growth| growth.per_step()).collect();
+    let over = first.steps.filter(|_| by_step.is_some());
+    let rates = by_step.unwrap_or_else(|| growing.iter().map(|growth| growth.per_second()).collect());
+    let rate = rates.into_iter().fold(0u64, u64::saturating_add);
     let lines = match growing.len() {
         1 => places[0].place.short(),
         more => format!("{more} lines, most of it at {}", places[0].place.short()),
     };
-    let severity = if first.seconds >= LONG { Severity::Warning } else { Severity::Note };
+    let is_sure = over.is_some() || first.seconds >= LONG;
+    let severity = if is_sure { Severity::Warning } else { Severity::Note };
+    let (each, span) = match over {
+        Some(steps) => ("step", format!("over steps {} to {}", steps.first, steps.last)),
+        None => ("second", format!("in {:.0} s", first.seconds)),
+    };
+    let error = match first.error {
+        0 => String::new(),
+        error => format!(" (± {} at the first)", bytes(error)),
+    };
     let finding = Finding::new(
         CODE,
         severity,
-        format!("RAM grows by {} a second and nothing of it is freed, at {lines}", bytes(rate)),
+        format!("RAM grows by {} a {each} and nothing of it is freed, at {lines}", bytes(rate)),
     )
     .because(format!(
-        "{} more in {:.0} s, in {} blocks more",
+        "{} more{error} {span}, in {} blocks more",
         bytes(all),
-        first.seconds,
         grouped(growing.iter().fold(0u64, |sum, growth| sum.saturating_add(growth.blocks)))
     ))
     .at(places)
@@ -89,6 +102,24 @@ mod tests {
             "{}",
             found[0].title
         );
+    }
+
+    #[test]
+    fn where_steps_are_known_it_grows_by_step_and_is_a_warning() {
+        let mut program = Program::default();
+        let line = program.line("train.py", 7);
+        for step in 1..=50u64 {
+            program.alloc(How::Large, 12 * MIB, line);
+            program.wait(1000);
+            program.step(step);
+        }
+        let found = program.found(CODE);
+        assert_eq!(found[0].severity.name(), "warning");
+        assert_eq!(
+            found[0].title,
+            "RAM grows by 12.0 MiB a step and nothing of it is freed, at train.py:7 main"
+        );
+        assert_eq!(found[0].details, ["576 MiB more over steps 3 to 50, in 48 blocks more"]);
     }
 
     #[test]
