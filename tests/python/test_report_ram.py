@@ -178,12 +178,17 @@ def test_the_gpu_and_ram_are_drawn_over_the_same_time(see, both):
     share = (gpu["beside"]["offset"] - 150_000) / end
     over.click(position={"x": share * box["width"], "y": box["height"] / 2})
     opened.until("() => window.oomph.memory().allocatedAt(window.oomph.store.state.moment) === 0")
+    opened.drawn()
+    for left in marks(opened):
+        assert left - box["x"] == pytest.approx(share * box["width"], abs=2)
+    assert "80.0 MiB" in next(one for one in opened.texts("#timeline .beside .legend-list button") if "arrays" in one)
     # Then RAM is chosen, and the view and the time stay.
     opened.page.get_by_role("radio", name="Source line").check()
     opened.page.locator("#timeline .beside-heading button").click()
     opened.until("() => window.oomph.store.state.subject === 1")
     opened.drawn()
     assert (opened.state["from"], opened.state["to"]) == (0, end)
+    assert [left - box["x"] for left in marks(opened)] == [pytest.approx(share * box["width"], abs=2)] * 2
     assert "The GPU’s memory over the same time" in opened.text("#timeline .beside-heading")
     assert any("train.py:6 <module>" in row and "80.0 MiB" in row for row in opened.texts("#peak .peak-table tbody tr[data-line]"))
     assert "80.0 MiB" in next(one for one in opened.texts("#timeline > .legend-list button") if "train.py:6" in one)

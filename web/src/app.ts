@@ -13,6 +13,8 @@ export interface App {
   memory(): Memory;
   /** Where the moments of a subject are in the timeline's view: of the one that is shown, as it goes now, if nothing else is named. */
   scale(memory?: Memory, axis?: Scale["by"]): Scale;
+  /** The position of the chosen moment. */
+  position(): number;
   /** Any subject; the last few are remembered. */
   memoryOf(subject: number): Promise<Memory>;
   /** Shows another subject: at its peak, or, if both are drawn over the same time, at the same. The way to change `subject`: it is read first. */

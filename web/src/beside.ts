@@ -54,8 +54,14 @@ export function createBeside(
   const readout = el("p", { class: "readout" });
   chart.element.append(tip.element);
   chart.element.setAttribute("role", "img");
+  chart.element.setAttribute("aria-label", "The other memory of the same run");
   const drawn = el("div", {}, readout, chart.element, legend.element);
-  const element = el("div", { class: "beside", hidden: true }, heading, drawn);
+  const element = el(
+    "div",
+    { class: "beside", hidden: true },
+    heading,
+    page.subjects.some(({ beside }) => beside !== null) && drawn,
+  );
   const shownAreas = () => areas.filter(({ id }) => !legend.hides(id));
 
   /** Reads it, and draws it when it is there. */
@@ -115,7 +121,7 @@ export function createBeside(
     if (memory === null || timeline === null || element.hidden) {
       return;
     }
-    const position = app.scale().of(store.state.moment);
+    const position = app.position();
     const moment = app.scale(memory).at(position);
     chart.mark(position);
     fill(readout, ...factsOf(memory, moment).map((fact, i) => el(i === 0 ? "b" : "span", {}, fact)));

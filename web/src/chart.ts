@@ -43,7 +43,7 @@ export interface Picture {
 export interface Gestures {
   /** The column under the mouse; null when it leaves. `x` is within the chart. */
   hover(column: number | null, x: number): void;
-  /** A moment was clicked; the position is the mouse's. */
+  /** A moment was clicked. The position is its own, or the mouse's where nothing happened there. */
   choose(moment: number, position: number): void;
   select(from: number, to: number): void;
   /** A factor below 1 shows less. */
@@ -199,7 +199,10 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   chart.over.addEventListener("click", (event) => {
     if (Math.abs(event.clientX - pressedAt) < 4 && !event.shiftKey && picture !== null) {
       const left = event.clientX - chart.over.getBoundingClientRect().left;
-      gestures.choose(picture.timeline.tops[columnAt(left)], chart.posToVal(left, "x"));
+      const column = columnAt(left);
+      const moment = picture.timeline.tops[column];
+      const own = picture.scale.of(moment);
+      gestures.choose(moment, own >= picture.timeline.starts[column] ? own : chart.posToVal(left, "x"));
     }
   });
 

@@ -74,16 +74,16 @@ async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise
     store,
     memory: () => memory,
     scale: (of = memory, axis = store.state.axis) => scaleOf(of, axis),
+    position: () => store.state.at ?? app.scale().of(store.state.moment),
     memoryOf,
     async show(subject) {
       latest = subject;
       const loaded = await memoryOf(subject);
       if (latest === subject && store.state.subject !== subject) {
-        const [before, { axis, by }] = [memory, store.state];
+        const [before, { axis, by }, at] = [memory, store.state, app.position()];
         memory = loaded;
         const isBeside = before.head.beside?.subject === subject && axis === "time" && hasTime(loaded.head);
-        const moment = scaleOf(loaded, axis).at(scaleOf(before, axis).of(store.state.moment));
-        store.set(isBeside ? { subject, moment } : atPeak(loaded, by));
+        store.set(isBeside ? { subject, moment: scaleOf(loaded, axis).at(at), at } : atPeak(loaded, by));
       }
     },
     theme: themes.theme,
@@ -124,7 +124,15 @@ function atPeak(memory: Memory, by: State["by"]): State {
   const { head, page } = memory;
   const axis = hasTime(head) ? "time" : "events";
   const { end } = scaleOf(memory, axis);
-  return { subject: page.subjects.indexOf(head), axis, from: 0, to: end, moment: head.peak.allocated.moment, by };
+  return {
+    subject: page.subjects.indexOf(head),
+    axis,
+    from: 0,
+    to: end,
+    moment: head.peak.allocated.moment,
+    at: null,
+    by,
+  };
 }
 
 /** By time, what is drawn together has one scale. */

@@ -9,6 +9,8 @@ import { el, fill, svg } from "./dom.ts";
 import { bytes, grouped, percent, plural } from "./format.ts";
 import { Memory } from "./memory.ts";
 import { byName } from "./names.ts";
+import { eventScale, hasTime, spanOf, timeScale } from "./scale.ts";
+import type { Field } from "./table-head.ts";
 import { tableHead } from "./table-head.ts";
 import { wordsOf, wordsOfAll } from "./words.ts";
 
@@ -86,10 +88,9 @@ export function mount(host: HTMLElement, app: App): void {
       words.taken,
       el("span", { class: "peak" }),
       "peak",
-      el("span", { class: "limit" }),
-      "limit",
-      el("span", { class: "oom" }),
-      "out of memory",
+      ...(ranks.some(({ head }) => head.ram === null)
+        ? [el("span", { class: "limit" }), "limit", el("span", { class: "oom" }), "out of memory"]
+        : []),
     ),
     el("div", { class: "rank-cards" }, ...cards.values()),
     table(app, ranks),
@@ -190,8 +191,9 @@ function oneAtATime(work: (item: number) => Promise<void>): (item: number) => vo
 
 function picture(memory: Memory, most: number): SVGElement {
   const { head } = memory;
-  const { allocated, reserved } = memory.timeline("kind", 0, head.events, WIDTH);
-  const x = (moment: number): number => (WIDTH * moment) / Math.max(1, head.events);
+  const scale = hasTime(head) ? timeScale(memory, spanOf(head)[1]) : eventScale(memory);
+  const { allocated, reserved } = memory.timeline("kind", 0, scale.end, WIDTH, scale);
+  const x = (moment: number): number => (WIDTH * scale.of(moment)) / Math.max(1, scale.end);
   const y = (value: number): number => Math.round((HEIGHT - (HEIGHT - 4) * (value / most)) * 10) / 10;
   const across = (values: Float64Array): string => {
     const step = WIDTH / values.length;
@@ -216,9 +218,21 @@ function picture(memory: Memory, most: number): SVGElement {
   );
 }
 
+/** What only the memory of GPUs has. */
+const OF_GPUS: Field<Rank>[] = [
+  {
+    name: "Of the limit",
+    numeric: true,
+    value: ({ head }) => (head.limit ? head.peak.reserved.bytes / head.limit.bytes : 0),
+  },
+  { name: "Out of memory", numeric: true, value: ({ head }) => head.ooms.length },
+  { name: "Peak in step", numeric: true, value: ({ head }) => head.peak.step ?? 0 },
+];
+
 function table(app: App, ranks: readonly Rank[]): HTMLElement {
   const body = el("tbody");
   const words = wordsOfAll(ranks.map(({ head }) => head));
+  const ofGpus = ranks.some(({ head }) => head.ram === null);
   const standsForOthers = ranks.some(({ head }) => head.alike);
   const head = tableHead<Rank>(
     [
@@ -228,13 +242,7 @@ function table(app: App, ranks: readonly Rank[]): HTMLElement {
         : []),
       { name: `Peak ${words.held}`, numeric: true, value: ({ head }) => head.peak.allocated.bytes },
       { name: `Peak ${words.taken}`, numeric: true, value: ({ head }) => head.peak.reserved.bytes },
-      {
-        name: "Of the limit",
-        numeric: true,
-        value: ({ head }) => (head.limit ? head.peak.reserved.bytes / head.limit.bytes : 0),
-      },
-      { name: "Out of memory", numeric: true, value: ({ head }) => head.ooms.length },
-      { name: "Peak in step", numeric: true, value: ({ head }) => head.peak.step ?? 0 },
+      ...(ofGpus ? OF_GPUS : []),
       { name: "Where the peak is reached", value: ({ head }) => head.peak.place },
     ],
     standsForOthers ? 2 : 1,
@@ -267,9 +275,9 @@ function table(app: App, ranks: readonly Rank[]): HTMLElement {
           standsForOthers && number(grouped(1 + (of.alike?.count ?? 0))),
           number(bytes(of.peak.allocated.bytes)),
           number(bytes(of.peak.reserved.bytes)),
-          number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"),
-          number(of.ooms.length > 0 ? grouped(of.ooms.length) : "–"),
-          number(of.peak.step === null ? "–" : grouped(of.peak.step)),
+          ofGpus && number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"),
+          ofGpus && number(of.ooms.length > 0 ? grouped(of.ooms.length) : "–"),
+          ofGpus && number(of.peak.step === null ? "–" : grouped(of.peak.step)),
           el("td", { class: "place" }, of.peak.place),
         ),
       ),

@@ -10,6 +10,8 @@ export interface State {
   to: number;
   /** The chosen moment. */
   moment: number;
+  /** The position that was chosen, where it is not that of the moment: by time, nothing may have happened for long. */
+  at: number | null;
   /** How allocated bytes are divided. */
   by: "kind" | "line";
 }
@@ -35,7 +37,8 @@ export function createStore(first: State): Store {
       return state;
     },
     set(patch) {
-      const next = { ...state, ...patch };
+      // Another moment is at its own position, unless another is named.
+      const next = { ...state, ...(patch.moment === undefined ? {} : { at: null }), ...patch };
       if ((Object.keys(next) as (keyof State)[]).every((key) => next[key] === state[key])) {
         return;
       }

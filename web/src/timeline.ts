@@ -63,7 +63,7 @@ export function mount(host: HTMLElement, app: App): void {
     store.set({ moment: kept, ...including(store.state, app.scale().of(kept), end()) });
   };
   const zoomBy = (factor: number) => () =>
-    store.set(zoomed(store.state, anchor(store.state, app.scale().of(store.state.moment)), factor, end()));
+    store.set(zoomed(store.state, anchor(store.state, app.position()), factor, end()));
 
   // Two clicks show all again; the first of them must not have chosen a moment.
   let clicked = { at: -Infinity, before: store.state.moment };
@@ -85,10 +85,10 @@ export function mount(host: HTMLElement, app: App): void {
       store.set({ ...everything(), moment });
     },
   };
-  const chooseAt = (moment: number): void => {
+  const chooseAt = (moment: number, position: number): void => {
     const now = performance.now();
     clicked = { at: now, before: now - clicked.at > DOUBLE ? store.state.moment : clicked.before };
-    store.set({ moment });
+    store.set({ moment, at: app.scale().of(moment) === position ? null : position });
   };
   const chart = createChart(slots, {
     ...gestures,
@@ -101,7 +101,7 @@ export function mount(host: HTMLElement, app: App): void {
     },
     choose: chooseAt,
   });
-  const other = createBeside(app, slots, gestures, (position) => chooseAt(app.scale().at(position)));
+  const other = createBeside(app, slots, gestures, (position) => chooseAt(app.scale().at(position), position));
   const showStretch = (from: number, to: number): void => {
     const scale = app.scale();
     store.set(around(scale.of(from), scale.of(to), end()));
@@ -238,7 +238,7 @@ export function mount(host: HTMLElement, app: App): void {
     const view = isWhole
       ? { from: 0, to: after.end }
       : { from: Math.floor(after.of(first)), to: Math.min(after.end, Math.ceil(after.of(last))) };
-    store.set({ axis, ...view });
+    store.set({ axis, at: null, ...view });
   }
 
   /** The first moment of the step after or before the chosen moment's. */
@@ -339,7 +339,7 @@ export function mount(host: HTMLElement, app: App): void {
     const memory = app.memory();
     const { moment } = store.state;
     const facts = factsOf(memory, moment);
-    const position = app.scale().of(moment);
+    const position = app.position();
     chart.mark(position);
     const { from, to } = store.state;
     const side = position < from ? "left" : position > to ? "right" : null;
@@ -394,9 +394,9 @@ export function mount(host: HTMLElement, app: App): void {
       tip.hide();
       redrawSoon();
     }
-    if (now.moment !== before.moment) {
+    if (now.moment !== before.moment || now.at !== before.at) {
       // Another view may have chosen a moment out of sight.
-      store.set(including(now, app.scale().of(now.moment), end()));
+      store.set(including(now, app.position(), end()));
       drawMomentSoon();
       clearTimeout(saying);
       saying = setTimeout(() => app.announce(factsOf(app.memory(), store.state.moment).join(", ")), REST);

@@ -94,7 +94,7 @@ pub(crate) struct Clock {
 }
 
 /// A recording that says it took longer (a century) is wrong, and would take viewers to the end of their numbers.
-const LONGEST: i64 = 3_155_760_000_000_000;
+pub(crate) const LONGEST: i64 = 3_155_760_000_000_000;
 
 impl Clock {
     /// Counts from `start`, in microseconds since 1970.

@@ -333,10 +333,12 @@ pub(super) struct DiffLine {
 }
 
 impl DiffLine {
-    pub(super) fn of(change: &model::Change) -> Option<Self> {
+    /// `no_stack` is what a line without a stack is called, if not that.
+    pub(super) fn of(change: &model::Change, no_stack: Option<&str>) -> Option<Self> {
         let place = change.what.as_ref().ok()?;
+        let name = no_stack.filter(|_| matches!(place, Place::NoStack));
         Some(Self {
-            label: harmless(&place.short()),
+            label: name.map_or_else(|| harmless(&place.short()), str::to_owned),
             own: matches!(place, Place::Line { own: true, .. }),
             before: change.before,
             after: change.after,

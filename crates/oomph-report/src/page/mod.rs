@@ -23,6 +23,7 @@ pub use together::ram_of_run;
 
 use self::data::{DiffDevice, DiffKind, DiffLine, Kind, Page};
 use self::together::run_of_ram;
+use crate::host::NO_PYTHON;
 use crate::html::{self, escape};
 use crate::shared::{Named, cut_short};
 use base64::Engine;
@@ -248,7 +249,7 @@ fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<DiffDevice> {
         ordinal: None,
         before: find(0, None),
         after: find(1, None),
-        lines: host.lines.iter().filter_map(DiffLine::of).collect(),
+        lines: host.lines.iter().filter_map(|line| DiffLine::of(line, Some(NO_PYTHON))).collect(),
         kinds: host.kinds.iter().filter_map(DiffKind::of).collect(),
     });
     (diff.devices.iter())
@@ -256,7 +257,7 @@ fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<DiffDevice> {
             ordinal: Some(device.ordinal),
             before: find(0, Some(device.ordinal_before)),
             after: find(1, Some(device.ordinal)),
-            lines: device.lines.iter().filter_map(DiffLine::of).collect(),
+            lines: device.lines.iter().filter_map(|line| DiffLine::of(line, None)).collect(),
             kinds: device.kinds.iter().filter_map(DiffKind::of).collect(),
         })
         .chain(of_ram)

@@ -6,7 +6,7 @@ use super::data::{self, Kind, SubjectHead};
 use super::packer::{Packer, text};
 use super::subject::{Span, Subject};
 use super::times::times;
-use crate::exports::Clock;
+use crate::exports::{Clock, LONGEST};
 use crate::host::{asked_for, how_complete, named};
 use crate::json::explain::Waste;
 use crate::shared::{Named, findings_of_host};
@@ -42,6 +42,7 @@ pub(super) fn subject(
     let asked = Peak { bytes: told.asked, moment: detail.peak };
     let counted = packer.put("counted", &column_of(&counted));
     let headline = headline(one, told);
+    let seconds = told.seconds.clamp(0.0, LONGEST as f64 / 1e6);
     let head = SubjectHead {
         title: format!("{}, RAM", harmless(one.name)),
         headline: harmless(&headline),
@@ -51,7 +52,7 @@ pub(super) fn subject(
         format: one.explanation.format,
         conf: None,
         events: told.events,
-        seconds: Some(told.seconds),
+        seconds: Some(seconds),
         complete: !recording.source.truncated,
         completeness: how_complete(recording).to_owned(),
         limit: None,
@@ -82,7 +83,7 @@ pub(super) fn subject(
         }),
         beside: None,
     };
-    let micros = (told.seconds.max(0.0) * 1e6) as u64;
+    let micros = (seconds * 1e6) as u64;
     Subject {
         head,
         columns: packer.into_columns(),
@@ -145,7 +146,7 @@ type Count = (u64, u64, u64);
 
 fn counted(all: &[HostCount], start: i64) -> Vec<Count> {
     let of = |one: &HostCount| {
-        let micros = u64::try_from(one.time.saturating_sub(start)).unwrap_or(0);
+        let micros = one.time.saturating_sub(start).clamp(0, LONGEST) as u64;
         (micros, one.own, one.of_files)
     };
     let stretch = all.len().div_ceil(MOST_COUNTS).max(1);
@@ -162,4 +163,73 @@ fn column_of(counts: &[Count]) -> Column {
         before = (micros.max(before.0), own, files);
     }
     column
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::super::{Builder, Means, Mode, Wanted, WhatIf, write};
+    use super::*;
+    use crate::exports::tests::{ram, recording};
+    use crate::replay::Typed;
+    use oomph_trace::Resident;
+
+    fn page(recordings: Vec<(&str, Recording)>, mode: Mode) -> (serde_json::Value, String) {
+        let wanted = Wanted { what_if: WhatIf::Never, memory: None, typed: Typed::default(), keep: false };
+        let mut builder = Builder::new(wanted);
+        let means = Means { source: &|_, _, _| None, progress: &|| Box::new(|_, _| {}) };
+        for (name, recording) in recordings {
+            builder.add(name.to_owned(), recording, &means).unwrap();
+        }
+        let mode = builder.mode(mode);
+        builder.join();
+        let mut out = Vec::new();
+        let diff = builder.diff(mode);
+        write(builder.subjects(), &builder.named(), mode, diff.as_ref(), None, &mut out).unwrap();
+        let page = String::from_utf8(out).unwrap();
+        let data = page.split("id=\"oomph-page\">").nth(1).unwrap().split("</script>").next().unwrap();
+        (serde_json::from_str(data).unwrap(), page)
+    }
+
+    #[test]
+    fn what_a_stranger_writes_is_text_and_no_time_is_endless() {
+        let mut hostile = ram();
+        let host = hostile.host.as_mut().unwrap();
+        host.events.time = vec![5, i64::MIN, i64::MAX, 7, 8, 9];
+        for (time, anonymous) in [(i64::MAX, u64::MAX), (i64::MIN, 3), (9, 1 << 40)] {
+            host.resident.push(Resident { time, anonymous, swapped: u64::MAX, ..Resident::default() });
+        }
+        let (data, page) = page(vec![("<b>evil</b>\u{202e}-ram.oomph", hostile)], Mode::One);
+        let head = &data["subjects"][0];
+        assert_eq!(
+            (&head["device"], &head["peak"]["allocated"]["bytes"]),
+            (&serde_json::Value::Null, &140.into())
+        );
+        assert!(head["seconds"].as_f64().unwrap() <= LONGEST as f64 / 1e6);
+        assert_eq!(head["title"], "<b>evil</b>\u{fffd}-ram.oomph, RAM");
+        assert!(
+            !page.contains("<b>evil") && !page.contains("evil\"\\</script>") && !page.contains('\u{202e}')
+        );
+        assert_eq!(data["kinds"].as_array().unwrap().len(), 20);
+    }
+
+    #[test]
+    fn memory_of_one_run_is_joined_where_its_times_overlap() {
+        // The GPU's events last 70 microseconds, those of RAM 50, from the same time on.
+        let mut early = ram();
+        early.host.as_mut().unwrap().events.time.iter_mut().for_each(|time| *time -= 30);
+        let (data, _) =
+            page(vec![("run.oomph", recording(true)), ("run-ram.oomph", early.clone())], Mode::Diff);
+        assert_eq!(data["mode"], "together");
+        let beside: Vec<_> = (0..2).map(|one| data["subjects"][one]["beside"].clone()).collect();
+        assert_eq!(beside[0], serde_json::json!({"subject": 1, "offset": 30}));
+        assert_eq!(beside[1], serde_json::json!({"subject": 0, "offset": 0}));
+
+        early.host.as_mut().unwrap().events.time.iter_mut().for_each(|time| *time -= 1000);
+        let (data, _) = page(vec![("run.oomph", recording(true)), ("run-ram.oomph", early)], Mode::Diff);
+        assert_eq!(data["subjects"][0]["beside"], serde_json::json!({"subject": 1, "offset": null}));
+        let (data, _) = page(vec![("a-ram.oomph", ram()), ("b-ram.oomph", ram())], Mode::Diff);
+        assert_eq!((&data["mode"], &data["diff"][0]["after"]), (&"diff".into(), &1.into()));
+        assert_eq!(data["subjects"][0]["beside"], serde_json::Value::Null);
+    }
 }
