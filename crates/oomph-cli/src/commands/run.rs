@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PID", conflicts_with_all = ["program", "library", "budget", "overflow", "gpu", "no_recording", "python", "module"], value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attach: Option<u32>,
     /// End the recording after so long; the process goes on
-    #[arg(long, value_name = "SECONDS", requires = "attach", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seconds: Option<u32>,
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
@@ -110,6 +110,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     }
     if let Some(pid) = arguments.attach {
         return attach(pid, arguments, printer);
+    }
+    if arguments.seconds.is_some() {
+        anyhow::bail!("--seconds ends the recording of a process that runs already: --attach names it");
     }
     let claim = claim(arguments, printer)?;
     let program = Program {
