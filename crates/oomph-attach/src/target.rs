@@ -42,7 +42,9 @@ impl Target {
             let written = std::fs::write(&path, &text)
                 .and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o644)));
             written.map_err(|error| AttachError::Other { pid: self.process.pid, why: error.to_string() })?;
-            return remote::ask(&self.process, &path);
+            if remote::ask(&self.process, &path)? {
+                return Ok(());
+            }
         }
         injection::call(&self.process, &self.interpreter, &mut self.page, text.as_bytes())
     }
@@ -54,7 +56,7 @@ impl Target {
 
     /// Has the main thread look up if it waits for a lock, so that it runs the line now.
     pub fn wake(&self) {
-        if self.interpreter.version < remote::SINCE && self.is_there() {
+        if self.is_there() {
             injection::wake(&self.process);
         }
     }

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 /// beside what the kernel counted. It goes to a file of its own, train-ram.oomph, which is there when the kernel has killed the program.
 ///
 /// --ram --attach PID records a process that runs already, a CPython of 3.10 or later on Linux on x86-64: memory that it asks for from then on has lines. Its main thread loads the recorder when it comes to its next
-/// line of Python; nothing of it is stopped for longer than some milliseconds. Ctrl-C, --seconds or the end of the process end the recording. It takes the rights of a debugger: the same user, and often sudo.
+/// line of Python. Ctrl-C, --seconds or the end of the process end the recording. It takes the rights of a debugger: the same user, and often sudo.
 ///
 /// Every Python process of the program is recorded, each rank in its own file. Standard input, output and the terminal are
 /// the program's; what oomph says goes to stderr. Signals reach the program, and its exit code is the result.
