@@ -1,4 +1,4 @@
-//! A call of `Py_AddPendingCall` in another process: a thread of it is stopped, makes the call, and goes on as if nothing had been.
+//! A call in another process: a thread of it is stopped, makes the call, and goes on as if nothing had been.
 //!
 //! All registers are put back, and the 128 bytes below the stack that a function may use without saying so are left alone. A call of the system that was interrupted begins anew, which the kernel
 //! does by itself when the registers are those that it knows. The call comes back to an instruction that leads to itself: no signal is needed to hear of its end, so that no handler of
@@ -7,11 +7,14 @@
 //! Signals that come meanwhile are the program's, and reach it. Those for which this library has no name cannot be passed on by hand: then the tracing thread ends, the kernel passes the
 //! signal on, and another goes on where that one was.
 //!
-//! Boundary: `Py_AddPendingCall` takes one lock, for some instructions, and no memory. Nothing else is called here but `mmap`, for a place for the text; it stays, for nobody knows when it has been read.
+//! A process may become another program meanwhile, in which those addresses are something else. What comes back is written before anything is called, through what was opened when the addresses were found: that fails then.
+//!
+//! Boundary: what is called wherever a thread may be is `Py_AddPendingCall`, which takes one lock, for some instructions, and no memory; and `mmap`, for a place for its text, which stays, for nobody knows when it
+//! has been read. Anything else is called only where a thread waits for the world ([`call_idle`]), and what that may be is the caller's to know.
 
 use crate::error::AttachError;
-use crate::interpreter::{Functions, memory};
-use crate::process::Process;
+use crate::interpreter::{Functions, Interpreter};
+use crate::process::{LOCK, Process, is_idle};
 use nix::errno::Errno;
 use nix::libc::{user_fpregs_struct, user_regs_struct};
 use nix::sys::ptrace::{self, Options, regset};
@@ -33,7 +36,6 @@ const READ_AND_WRITE: u64 = 3;
 const PRIVATE_AND_EMPTY: u64 = 0x22;
 /// No call of the system.
 const NONE: u64 = u64::MAX;
-const FUTEX: u64 = 202;
 
 /// A thread that the kernel does not stop in this time waits in it.
 const TO_STOP: Duration = Duration::from_secs(2);
@@ -53,7 +55,7 @@ pub(crate) struct Page(u64);
 /// Has the main thread run a text: when it comes to it.
 pub(crate) fn call(
     process: &Process,
-    functions: Functions,
+    interpreter: &Interpreter,
     page: &mut Page,
     text: &[u8],
 ) -> Result<(), AttachError> {
@@ -64,8 +66,8 @@ pub(crate) fn call(
     }
     let mut injection = Injection {
         thread: pid(chosen(process)),
-        memory: memory(process)?,
-        functions,
+        memory: &interpreter.memory,
+        functions: interpreter.functions,
         text,
         page: page.0,
         saved: None,
@@ -74,19 +76,44 @@ pub(crate) fn call(
     };
     let outcome = injection.run();
     page.0 = injection.page;
-    outcome.map_err(|halt| said(process, halt))
+    outcome.map_err(|halt| said(process, interpreter, halt))
+}
+
+/// Calls a function without arguments in a thread that waits for the world, if there is one. Whether it gave 0.
+pub(crate) fn call_idle(
+    process: &Process,
+    interpreter: &Interpreter,
+    function: u64,
+) -> Result<bool, AttachError> {
+    let is_waiting = |thread: &u32| process.call_of(*thread).is_some_and(is_idle);
+    let Some(thread) = process.threads().into_iter().find(is_waiting) else { return Ok(false) };
+    let mut injection = Injection {
+        thread: pid(thread),
+        memory: &interpreter.memory,
+        functions: interpreter.functions,
+        text: Vec::new(),
+        page: 0,
+        saved: None,
+        stage: Stage::Idle(function),
+        is_calling: false,
+    };
+    match injection.run() {
+        Ok(()) => Ok(true),
+        Err(Halt::NotIdle | Halt::Full) => Ok(false),
+        Err(halt) => Err(said(process, interpreter, halt)),
+    }
 }
 
 /// Has the main thread look up, if it waits for a lock: such a wait may end at any time, and Python then does what it was asked to do and waits on.
 pub(crate) fn wake(process: &Process) {
-    if process.call_of(process.pid) != Some(FUTEX as u32) {
+    if process.call_of(process.pid) != Some(LOCK) {
         return;
     }
     let thread = pid(process.pid);
     let woken = on_its_own(|| {
         seized(thread, TO_STOP)?;
         let mut registers = ptrace::getregs(thread)?;
-        let is_waiting = registers.orig_rax == FUTEX && is_to_begin_anew(registers.rax);
+        let is_waiting = registers.orig_rax == u64::from(LOCK) && is_to_begin_anew(registers.rax);
         if is_waiting {
             registers.rax = (-(Errno::EINTR as i64)).cast_unsigned();
             registers.orig_rax = NONE;
@@ -115,8 +142,10 @@ enum Halt {
     Busy,
     /// The call does not come back.
     Stuck,
-    /// There is no room among the pending calls.
+    /// The function has refused: there is no room among the pending calls.
     Full,
+    /// The thread waits no longer.
+    NotIdle,
     /// The kernel says so.
     Errno(Errno),
 }
@@ -127,12 +156,12 @@ impl From<Errno> for Halt {
     }
 }
 
-fn said(process: &Process, halt: Halt) -> AttachError {
+fn said(process: &Process, interpreter: &Interpreter, halt: Halt) -> AttachError {
     let pid = process.pid;
     match halt {
-        _ if !process.is_there() => AttachError::Ended(pid),
+        _ if !interpreter.is_there() => AttachError::Ended(pid),
         Halt::Errno(Errno::EPERM | Errno::EACCES) => process.denied(),
-        Halt::Busy | Halt::Stuck | Halt::Unnamed | Halt::Gone => AttachError::Busy(pid),
+        Halt::Busy | Halt::Stuck | Halt::Unnamed | Halt::Gone | Halt::NotIdle => AttachError::Busy(pid),
         Halt::Full => AttachError::Full(pid),
         Halt::Errno(errno) => AttachError::Other { pid, why: errno.desc().to_owned() },
     }
@@ -205,12 +234,14 @@ enum Stage {
     Place,
     /// The call of Python.
     Add,
+    /// A call of this function, if the thread waits for the world.
+    Idle(u64),
     Done,
 }
 
-struct Injection {
+struct Injection<'a> {
     thread: Pid,
-    memory: File,
+    memory: &'a File,
     functions: Functions,
     text: Vec<u8>,
     page: u64,
@@ -219,7 +250,7 @@ struct Injection {
     is_calling: bool,
 }
 
-impl Injection {
+impl Injection<'_> {
     fn run(&mut self) -> Result<(), Halt> {
         loop {
             match on_its_own(|| self.stopped()) {
@@ -268,6 +299,8 @@ impl Injection {
                 }
                 Stage::Place => (self.functions.mmap, [0, PAGE, READ_AND_WRITE, PRIVATE_AND_EMPTY, NONE, 0]),
                 Stage::Add => (self.functions.add, [self.functions.run, self.page, 0, 0, 0, 0]),
+                Stage::Idle(_) if !self.is_calling && !self.is_idle() => return Err(Halt::NotIdle),
+                Stage::Idle(function) => (function, [0; 6]),
                 Stage::Done => return Ok(()),
             };
             if !self.is_calling {
@@ -280,11 +313,19 @@ impl Injection {
                 Stage::Place if result > NONE - PAGE => return Err(Halt::Errno(Errno::ENOMEM)),
                 Stage::Place => self.page = result,
                 // Of an int, half of the register counts.
-                Stage::Add if result & 0xffff_ffff != 0 => return Err(Halt::Full),
-                Stage::Add => self.stage = Stage::Done,
+                Stage::Add | Stage::Idle(_) if result & 0xffff_ffff != 0 => return Err(Halt::Full),
+                Stage::Add | Stage::Idle(_) => self.stage = Stage::Done,
                 Stage::Done => {}
             }
         }
+    }
+
+    /// Whether it was stopped while it waited for the world.
+    fn is_idle(&self) -> bool {
+        let is_idle = |call: u64| u32::try_from(call).is_ok_and(is_idle);
+        self.saved
+            .as_ref()
+            .is_some_and(|saved| is_idle(saved.registers.orig_rax) && is_to_begin_anew(saved.registers.rax))
     }
 
     /// Puts the stopped thread at the beginning of a function.

@@ -30,11 +30,13 @@ pub(crate) struct Functions {
 }
 
 /// A Python.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Interpreter {
     /// `(3, 12)`
     pub(crate) version: (u8, u8),
     pub(crate) functions: Functions,
+    /// What its process holds, to be read and written, as long as it is the same program: after an `exec` there is nothing in it.
+    pub(crate) memory: File,
 }
 
 impl Interpreter {
@@ -58,12 +60,17 @@ impl Interpreter {
         let other = |why: &str| AttachError::Other { pid, why: why.to_owned() };
         let mmap = of_c_library(process, &mappings).ok_or_else(|| other("its C library is not known"))?;
         let spin = spin(&memory, &code).ok_or_else(|| other("its Python has no place to come back to"))?;
-        Ok(Interpreter { version, functions: Functions { add, run, mmap, spin } })
+        Ok(Interpreter { version, functions: Functions { add, run, mmap, spin }, memory })
+    }
+
+    /// Whether its process is still this program.
+    pub(crate) fn is_there(&self) -> bool {
+        let mut bytes = [0; SPIN.len()];
+        self.memory.read_exact_at(&mut bytes, self.functions.spin).is_ok() && bytes == SPIN
     }
 }
 
-/// What it holds, to be read and written.
-pub(crate) fn memory(process: &Process) -> Result<File, AttachError> {
+fn memory(process: &Process) -> Result<File, AttachError> {
     let opened = OpenOptions::new().read(true).write(true).open(process.path("mem"));
     opened.map_err(|error| process.wrong(&error))
 }

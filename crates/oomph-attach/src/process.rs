@@ -17,6 +17,34 @@ pub struct Process {
     start: u64,
 }
 
+/// Calls of the system in which a thread waits for the world, and holds no lock of an allocator's or a loader's.
+const WAITS: [(u32, &str); 17] = [
+    (0, "read"),
+    (7, "poll"),
+    (23, "select"),
+    (34, "pause"),
+    (35, "sleep"),
+    (43, "accept"),
+    (45, "receive"),
+    (47, "receive"),
+    (61, "a child"),
+    (230, "sleep"),
+    (232, "epoll_wait"),
+    (247, "a child"),
+    (270, "select"),
+    (271, "poll"),
+    (281, "epoll_wait"),
+    (288, "accept"),
+    (441, "epoll_wait"),
+];
+/// A wait for a lock, of which nothing else is known.
+pub(crate) const LOCK: u32 = 202;
+
+/// Whether a thread in this call of the system waits for the world.
+pub(crate) fn is_idle(call: u32) -> bool {
+    WAITS.iter().any(|(number, _)| *number == call)
+}
+
 /// A part of a file that is mapped.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
@@ -96,21 +124,11 @@ impl Process {
     /// The call of the system in which its main thread waits, if it waits in one.
     pub fn waits_in(&self) -> Option<String> {
         let call = self.call_of(self.pid)?;
-        let named = match call {
-            0 | 17 | 19 => "read",
-            1 | 18 | 20 => "write",
-            7 | 271 => "poll",
-            23 | 270 => "select",
-            34 => "pause",
-            35 | 230 => "sleep",
-            43 | 288 => "accept",
-            45 | 47 => "receive",
-            61 | 247 => "wait for a child",
-            202 => "wait for a lock",
-            232 | 281 | 441 => "epoll_wait",
-            _ => return Some(format!("call {call} of the system")),
-        };
-        Some(named.to_owned())
+        Some(match WAITS.iter().find(|(number, _)| *number == call) {
+            Some((_, name)) => (*name).to_owned(),
+            None if call == LOCK => "a lock".to_owned(),
+            None => format!("call {call} of the system"),
+        })
     }
 
     /// The call of the system in which a thread is, if it is in one.

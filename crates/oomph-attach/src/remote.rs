@@ -2,22 +2,29 @@
 
 use crate::error::AttachError;
 use crate::process::Process;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Which Pythons do.
 pub(crate) const SINCE: (u8, u8) = (3, 14);
 
-/// The arguments are the process and the file, by any bytes.
-const ASK: &str = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])";
+/// The arguments are the process and the file, by any bytes. What Python says against it is told from not getting so far.
+const ASK: &str = "\
+import sys
+try:
+    sys.remote_exec(int(sys.argv[1]), sys.argv[2])
+except Exception as error:
+    print(f'{type(error).__name__}: {error}')
+    sys.exit(3)
+";
+const REFUSED: i32 = 3;
 
-/// Has the main thread of the process run a file: when it comes to it.
-pub(crate) fn ask(process: &Process, file: &Path) -> Result<(), AttachError> {
+/// Has the main thread of the process run a file: when it comes to it. False where its interpreter cannot be asked: it is part of another program, or has its files elsewhere.
+pub(crate) fn ask(process: &Process, file: &Path) -> Result<bool, AttachError> {
     let link = process.path("exe");
     // By its own name it finds its library.
     let named = std::fs::read_link(&link).ok().filter(|path| process.sees(path).unwrap_or(false));
-    let interpreter: PathBuf = named.unwrap_or(link);
-    let mut command = Command::new(interpreter);
+    let mut command = Command::new(named.unwrap_or(link));
     // Nothing of ours or of the program's: neither changes what this one does.
     command.args(["-I", "-S", "-c", ASK, &process.pid.to_string()]).arg(file).env_clear();
     for variable in ["LD_LIBRARY_PATH", "PATH"] {
@@ -25,17 +32,14 @@ pub(crate) fn ask(process: &Process, file: &Path) -> Result<(), AttachError> {
             command.env(variable, value);
         }
     }
-    let done = command.stdin(Stdio::null()).output().map_err(|error| process.wrong(&error))?;
-    if done.status.success() {
-        return Ok(());
+    let Ok(done) = command.stdin(Stdio::null()).output() else { return Ok(false) };
+    if done.status.code() != Some(REFUSED) {
+        return Ok(done.status.success());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let why = said.trim_end().lines().next_back().unwrap_or("no reason is given").to_owned();
-    if !process.is_there() {
-        return Err(AttachError::Ended(process.pid));
-    }
-    if why.starts_with("PermissionError") {
-        return Err(process.denied());
-    }
-    Err(AttachError::Refused { pid: process.pid, why })
+    let why = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    Err(match why.starts_with("PermissionError") {
+        _ if !process.is_there() => AttachError::Ended(process.pid),
+        true => process.denied(),
+        false => AttachError::Refused { pid: process.pid, why },
+    })
 }

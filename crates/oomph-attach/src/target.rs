@@ -5,7 +5,9 @@ use crate::injection::{self, Page};
 use crate::interpreter::Interpreter;
 use crate::process::Process;
 use crate::remote;
+use std::fs::Permissions;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// A process with a Python that can be asked.
@@ -26,9 +28,9 @@ impl Target {
         Ok(Target { process, interpreter, page: Page::default() })
     }
 
-    /// The process.
-    pub fn process(&self) -> &Process {
-        &self.process
+    /// Whether the process runs still, and is the same program.
+    pub fn is_there(&self) -> bool {
+        self.process.is_there() && self.interpreter.is_there()
     }
 
     /// Has the main thread of the process run a file of Python, as a program of its own, when it comes to it. Both must see the file, and an error that the file raises is lost.
@@ -37,16 +39,24 @@ impl Target {
         let text = asking(file);
         if self.interpreter.version >= remote::SINCE {
             let path = beside.join("ask.py");
-            std::fs::write(&path, &text)
-                .map_err(|error| AttachError::Other { pid: self.process.pid, why: error.to_string() })?;
-            return remote::ask(&self.process, &path);
+            let written = std::fs::write(&path, &text)
+                .and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o644)));
+            written.map_err(|error| AttachError::Other { pid: self.process.pid, why: error.to_string() })?;
+            if remote::ask(&self.process, &path)? {
+                return Ok(());
+            }
         }
-        injection::call(&self.process, self.interpreter.functions, &mut self.page, text.as_bytes())
+        injection::call(&self.process, &self.interpreter, &mut self.page, text.as_bytes())
+    }
+
+    /// Calls a function of C without arguments, if a thread of the process waits for the world: for input, for time, for a child. Whether it was called and gave 0. The function must wait for nothing that such a thread may hold.
+    pub fn call_idle(&self, function: u64) -> Result<bool, AttachError> {
+        injection::call_idle(&self.process, &self.interpreter, function)
     }
 
     /// Has the main thread look up if it waits for a lock, so that it runs the line now.
     pub fn wake(&self) {
-        if self.interpreter.version < remote::SINCE {
+        if self.is_there() {
             injection::wake(&self.process);
         }
     }

@@ -58,7 +58,7 @@ impl Asked<'_> {
             Ok(End::WithProcess | End::Stopped) => Ok(Ok(output)),
             Ok(End::NotYet) => {
                 printer.warning(&format!(
-                    "process {pid} has not come to end the recording, and writes it until its Python runs again: {shown} has what was until now"
+                    "process {pid} has not come to end the recording, and will when it asks for memory next: {shown} has what was until now, and is called incomplete"
                 ));
                 Ok(Ok(output))
             }
@@ -94,8 +94,11 @@ fn remove_if_empty(output: &Path, existed: bool) {
 fn program(process: &Process) -> String {
     let words = process.command();
     let script = words.iter().skip(1).find(|word| word.as_os_str().as_encoded_bytes().ends_with(b".py"));
-    let name = script.and_then(|word| word.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
-    let name = name.unwrap_or_else(|| process.name());
+    let module = || words.iter().skip_while(|word| **word != Path::new("-m")).nth(1);
+    let name = match script.and_then(|word| word.file_stem()).or_else(|| Some(module()?.as_os_str())) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => process.name(),
+    };
     let harmless =
         |letter: char| if letter.is_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
     let name: String = name.chars().map(harmless).collect();

@@ -17,6 +17,7 @@ mod elf;
 #[allow(dead_code)]
 mod file;
 mod hooks;
+mod keeper;
 #[allow(dead_code)] // a reader needs more of it
 #[path = "../../oomph-trace/src/layout.rs"]
 mod layout;
@@ -107,6 +108,19 @@ pub unsafe extern "C" fn oomph_ram_start(path: *const c_char, most: u64) -> c_in
     let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
     // SAFETY: as the caller says.
     session::start(unsafe { CStr::from_ptr(path) }, most).err().unwrap_or(0)
+}
+
+/// Ends the recording by itself when the file is gone, or nobody holds it locked: at the next write after that.
+///
+/// # Safety
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_ram_while(path: *const c_char) -> c_int {
+    let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
+    // SAFETY: as the caller says.
+    let keeper = keeper::Keeper::new(unsafe { CStr::from_ptr(path) });
+    session::with(|recorder| recorder.keep_by(keeper));
+    0
 }
 
 /// Writes what is pending.

@@ -3,6 +3,7 @@
 //! Boundary: which calls there are is [`crate::hooks`]'s, when to write and where to is [`crate::session`]'s.
 
 use crate::file::{Content, File, Kind, Owner};
+use crate::keeper::Keeper;
 use crate::layout::{CALLER, How, NATIVE};
 use crate::libraries::Libraries;
 use crate::live::{Block, Live};
@@ -72,6 +73,8 @@ pub struct Recorder {
     clock: Clock,
     /// Whose recording it is: a child that was made without a word to the C library has it too.
     process: c_int,
+    /// Who must be there for it to go on.
+    keeper: Option<Keeper>,
     is_over: bool,
 }
 
@@ -130,6 +133,7 @@ impl Recorder {
             pages: Pages::new(),
             clock,
             process: process(),
+            keeper: None,
             is_over: false,
         }
     }
@@ -200,6 +204,15 @@ impl Recorder {
 
     pub fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    pub fn keep_by(&mut self, keeper: Keeper) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Whether whoever has begun it is no longer there.
+    pub fn is_left(&self) -> bool {
+        self.keeper.as_ref().is_some_and(Keeper::is_gone)
     }
 
     /// Whether anything more is noted: memory may be short, though nobody has asked for a while.
@@ -415,6 +428,8 @@ impl Recorder {
         if !is_written {
             // The disk is full, or the file as long as it may be: what comes now would refer to what is not there.
             self.give_up();
+        } else if self.is_left() {
+            self.complete();
         }
     }
 
@@ -433,11 +448,17 @@ impl Recorder {
         }
     }
 
-    pub fn finish(mut self) {
-        self.write();
-        if let Some(file) = self.file.as_mut().filter(|_| !self.is_over) {
+    /// The file is complete, and somebody else's to write. Nothing more is recorded.
+    fn complete(&mut self) {
+        if let Some(mut file) = self.file.take().filter(|_| !self.is_over) {
             file.chunk(Kind::End, &[]);
         }
+        self.give_up();
+    }
+
+    pub fn finish(mut self) {
+        self.write();
+        self.complete();
     }
 }
 

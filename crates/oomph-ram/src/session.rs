@@ -132,6 +132,9 @@ pub fn start(path: &CStr, most: u64) -> Result<(), c_int> {
     lock();
     // SAFETY: the lock is held.
     let current = unsafe { &mut *SESSION.recorder.get() };
+    if let Some(left) = current.take_if(|recorder| recorder.is_left()) {
+        uncancelled(|| left.finish());
+    }
     let result = match current {
         Some(_) => Err(BUSY),
         None => {

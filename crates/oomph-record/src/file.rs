@@ -70,6 +70,14 @@ impl Owner {
     }
 }
 
+/// Whether nobody holds a file locked: it is taken for a moment, beside others who look.
+#[allow(dead_code)] // that of `oomph-ram`, which compiles this file too
+pub fn is_unlocked(file: &std::fs::File) -> bool {
+    const SHARED_AT_ONCE: c_int = 1 | 4;
+    // SAFETY: the descriptor is open.
+    unsafe { flock(file.as_raw_fd(), SHARED_AT_ONCE) == 0 }
+}
+
 /// An `.oomph` file that grows.
 pub struct File {
     file: ManuallyDrop<std::fs::File>,

@@ -1,17 +1,17 @@
 //! Records the RAM of a process that runs already, until it ends or the recording is to end.
 //!
-//! A folder is made that the process can read, with the recorder's library and the Python that loads it (`python/oomph/live/ram_attached.py`, which says what else is in the folder). A thread of
-//! that Python waits in the process until this one lets go of a lock: then it ends the recording, also where this process was killed.
+//! A folder is made that the process can read, with the recorder's library and the Python that loads it (`python/oomph/live/ram_attached.py`, which says what else is in the folder). No thread stays in
+//! the process. The recording is ended by a call of the library, from a thread that waits, or by Python when that runs; and by the library itself at its next write, when this process has gone without a word.
 
 use oomph_attach::{AttachError, Process, Target};
 use oomph_child::Listener;
 use oomph_stage::libraries::RAM;
 use oomph_stage::{StageError, folder, package};
 use rustix::fs::{FlockOperation, OFlags, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, chown, fchown};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -26,7 +26,9 @@ const SOON: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(3);
 /// How often a thread that waits for a lock is asked to look up.
 const WAKES: u32 = 3;
-/// To write the rest takes the lock of the interpreter, which somebody may hold.
+/// A thread that waits is looked for so long, before Python is asked.
+const TO_FIND: Duration = Duration::from_millis(100);
+/// To write the rest takes a thread that waits, or comes to Python.
 const TO_END: Duration = Duration::from_secs(10);
 
 /// What is to be recorded.
@@ -54,11 +56,11 @@ pub enum Event {
 /// How the recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With the process.
+    /// With the process, or when that became another program.
     WithProcess,
     /// As it was to: the process goes on.
     Stopped,
-    /// Nobody listens to it any more, but the process has not come to end it.
+    /// The process has not come to end it: it will when it asks for memory next.
     NotYet,
     /// It never began: this signal came before.
     GaveUp(i32),
@@ -136,58 +138,66 @@ impl Attach {
         let mut listener = Listener::start()?;
         let folder = Folder::make(process, &self.task())?;
         self.give()?;
-        target.run(&folder.script(), folder.0.path())?;
+        target.run(&folder.script(), folder.path())?;
 
         let asked = Instant::now();
         let (mut wakes, mut has_said) = (0, false);
-        loop {
-            match folder.answer().as_deref() {
-                Some("began" | "ended") => break,
-                Some(other) => return Err(self.wrong(other)),
-                None => {}
+        let stop = loop {
+            if let Some(answer) = folder.answer() {
+                match answer.strip_prefix("began ").map(str::parse) {
+                    Some(Ok(address)) => break address,
+                    _ => return Err(self.wrong(&answer)),
+                }
             }
             if let Some(signal) = listener.heard() {
                 return Ok(End::GaveUp(signal));
             }
-            if !process.is_there() {
+            if !target.is_there() {
                 return Err(AttachError::Ended(process.pid).into());
             }
-            if wakes < WAKES && asked.elapsed() > SOON * (wakes + 1) {
-                wakes += 1;
-                target.wake();
-            }
+            wake(&target, asked, &mut wakes);
             if !has_said && asked.elapsed() > LONG {
                 has_said = true;
                 tell(Event::Waits(process.waits_in()));
             }
             sleep(OFTEN);
-        }
+        };
         tell(Event::Began);
 
         let began = Instant::now();
-        while process.is_there() && listener.heard().is_none() && folder.answer().as_deref() != Some("ended")
-        {
-            if self.longest.is_some_and(|longest| began.elapsed() >= longest) {
-                break;
-            }
+        let is_enough = || self.longest.is_some_and(|longest| began.elapsed() >= longest);
+        while target.is_there() && listener.heard().is_none() && !is_enough() {
             sleep(OFTEN);
         }
-        folder.let_go()?;
+        self.end(&mut target, stop, &folder)
+    }
+
+    /// Ends the recording, in whichever way comes first. What goes wrong on one of them is no error: the library ends it too, when the folder is gone.
+    fn end(&self, target: &mut Target, stop: u64, folder: &Folder) -> Result<End, RecordError> {
+        folder.give(b"end  ")?;
         let asked = Instant::now();
-        while process.is_there() {
-            match folder.answer().as_deref() {
-                Some("began") if asked.elapsed() > TO_END => return Ok(End::NotYet),
-                Some("began") | None => sleep(OFTEN),
-                Some("ended") => return Ok(End::Stopped),
-                Some(other) => return Err(self.wrong(other)),
+        let (mut wakes, mut is_asked) = (0, false);
+        while target.is_there() {
+            if target.call_idle(stop).unwrap_or(false) || folder.answer().as_deref() == Some("ended") {
+                return Ok(End::Stopped);
             }
+            if asked.elapsed() > TO_END {
+                return Ok(End::NotYet);
+            }
+            if !is_asked && asked.elapsed() > TO_FIND {
+                is_asked = target.run(&folder.script(), folder.path()).is_ok();
+            }
+            if is_asked {
+                wake(target, asked, &mut wakes);
+            }
+            sleep(OFTEN);
         }
         Ok(End::WithProcess)
     }
 
     /// As `ram_attached.py` reads it.
     fn task(&self) -> Vec<u8> {
-        [format!("{} ", self.most_bytes).as_bytes(), self.output.as_os_str().as_bytes()].concat()
+        [format!("record {} ", self.most_bytes).as_bytes(), self.output.as_os_str().as_bytes()].concat()
     }
 
     /// The process may be another user's, who may not make a file here.
@@ -215,8 +225,16 @@ impl Attach {
                 let error = io::Error::from_raw_os_error(number);
                 RecordError::File { pid, path: self.output.clone(), error }
             }
-            None => RecordError::NotThere { pid, why: answer.trim().to_owned() },
+            None => RecordError::NotThere { pid, why: answer.to_owned() },
         }
+    }
+}
+
+/// A main thread that waits for a lock is to look up: some times, for it may wait for one that is not Python's.
+fn wake(target: &Target, asked: Instant, wakes: &mut u32) {
+    if *wakes < WAKES && asked.elapsed() > SOON * (*wakes + 1) {
+        *wakes += 1;
+        target.wake();
     }
 }
 
@@ -230,7 +248,13 @@ fn of_run(process: &Process) -> Option<String> {
 }
 
 /// What is put where the process finds it. Gone when this is: what the process has not begun to run by then, it never runs.
-struct Folder(tempfile::TempDir, File);
+struct Folder {
+    folder: tempfile::TempDir,
+    /// All that is the process's to write.
+    answer: File,
+    /// Held locked as long as this is there.
+    _command: File,
+}
 
 impl Folder {
     fn make(process: &Process, task: &[u8]) -> Result<Folder, RecordError> {
@@ -241,40 +265,52 @@ impl Folder {
         for file in [SCRIPT, BESIDE_IT] {
             package::write_file(path, file).map_err(StageError::from)?;
         }
-        std::fs::write(path.join("task"), task).map_err(write)?;
-        let held = File::create(path.join("command")).map_err(write)?;
-        flock(&held, FlockOperation::LockExclusive).map_err(io::Error::from)?;
-        if !process.sees(path)? {
+        let command = File::create(path.join("command")).map_err(write)?;
+        flock(&command, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+        let mut options = OpenOptions::new();
+        let answer =
+            options.read(true).write(true).create_new(true).open(path.join("answer")).map_err(write)?;
+        let folder = Folder { folder, answer, _command: command };
+        folder.give(task)?;
+        if !process.sees(folder.path())? {
             return Err(AttachError::OtherFiles(process.pid).into());
         }
         let (user, group) = process.owner;
         if user != rustix::process::geteuid().as_raw() {
-            // The files can be read by everybody who comes into the folder.
-            chown(path, Some(user), Some(group)).map_err(write)?;
+            folder.show().map_err(|error| StageError::write(folder.path(), error))?;
+            fchown(&folder.answer, Some(user), Some(group))?;
         }
-        Ok(Folder(folder, held))
+        Ok(folder)
+    }
+
+    /// Another user's process reads what is in it. It stays ours: nobody else puts anything there.
+    fn show(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(self.path())? {
+            std::fs::set_permissions(entry?.path(), Permissions::from_mode(0o644))?;
+        }
+        std::fs::set_permissions(self.path(), Permissions::from_mode(0o711))
+    }
+
+    /// Gives it something to do.
+    fn give(&self, task: &[u8]) -> Result<(), StageError> {
+        let path = self.path().join("task");
+        std::fs::write(&path, task).map_err(|error| StageError::write(&path, error))
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     fn script(&self) -> PathBuf {
-        let name = Path::new(SCRIPT).file_name().unwrap_or_default();
-        self.0.path().join(name)
+        self.path().join(Path::new(SCRIPT).file_name().unwrap_or_default())
     }
 
     /// What the process has said last.
     fn answer(&self) -> Option<String> {
-        // Another user's process writes it, and could write anything.
-        const LONGEST: u64 = 4096;
-        let options = OpenOptions::new().read(true).custom_flags(FLAGS).open(self.0.path().join("answer"));
-        let mut text = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(options.ok()?, LONGEST), &mut text).ok()?;
-        Some(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// The recording is to end.
-    fn let_go(&self) -> io::Result<()> {
-        Ok(flock(&self.1, FlockOperation::Unlock)?)
+        // It could write anything.
+        let mut bytes = [0; 4096];
+        let length = self.answer.read_at(&mut bytes, 0).ok()?;
+        let text = String::from_utf8_lossy(&bytes[..length]);
+        Some(text.split_once('\n')?.0.to_owned())
     }
 }
-
-/// Neither through a link, nor waiting for who writes a pipe.
-const FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();

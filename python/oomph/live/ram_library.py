@@ -34,6 +34,9 @@ def watch_loading(library):
     """Libraries that are loaded during a recording call the C library by tables of their own: they too are led to the recorder. Gives what ends this."""
     loader = importlib.machinery.ExtensionFileLoader
     execute, load = loader.exec_module, ctypes._dlopen
+    if hasattr(execute, "of_oomph"):
+        # Whoever has begun it ends it, or nobody: to be led to a recorder that does not record does no harm.
+        return lambda: None
 
     def exec_module(self, module):
         library.oomph_ram_attach()
@@ -51,5 +54,6 @@ def watch_loading(library):
         if ctypes._dlopen is dlopen:
             ctypes._dlopen = load
 
+    exec_module.of_oomph = True
     loader.exec_module, ctypes._dlopen = exec_module, dlopen
     return stop_watching

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 /// beside what the kernel counted. It goes to a file of its own, train-ram.oomph, which is there when the kernel has killed the program.
 ///
 /// --ram --attach PID records a process that runs already, a CPython of 3.10 or later on Linux on x86-64: memory that it asks for from then on has lines. Its main thread loads the recorder when it comes to its next
-/// line of Python; nothing of it is stopped for longer than some milliseconds. Ctrl-C, --seconds or the end of the process end the recording. It takes the rights of a debugger: the same user, and often sudo.
+/// line of Python. Ctrl-C, --seconds or the end of the process end the recording. It takes the rights of a debugger: the same user, and often sudo.
 ///
 /// Every Python process of the program is recorded, each rank in its own file. Standard input, output and the terminal are
 /// the program's; what oomph says goes to stderr. Signals reach the program, and its exit code is the result.
@@ -70,7 +70,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PID", conflicts_with_all = ["program", "library", "native", "budget", "overflow", "gpu", "no_recording", "python", "module"], value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attach: Option<u32>,
     /// End the recording after so long; the process goes on
-    #[arg(long, value_name = "SECONDS", requires = "attach", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seconds: Option<u32>,
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
@@ -113,6 +113,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     }
     if let Some(pid) = arguments.attach {
         return attach(pid, arguments, printer);
+    }
+    if arguments.seconds.is_some() {
+        anyhow::bail!("--seconds ends the recording of a process that runs already: --attach names it");
     }
     let claim = claim(arguments, printer)?;
     let program = Program {

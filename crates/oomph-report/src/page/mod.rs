@@ -23,12 +23,12 @@ pub use together::ram_of_run;
 
 use self::data::{DiffDevice, DiffKind, DiffLine, Kind, Page};
 use self::together::run_of_ram;
-use crate::host::NO_PYTHON;
 use crate::html::{self, escape};
 use crate::shared::{Named, cut_short};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use oomph_explain::Diff;
+use oomph_trace::NO_PYTHON;
 use oomph_words::{bytes, grouped};
 use serde::Serialize;
 use sha2::{Digest, Sha256};

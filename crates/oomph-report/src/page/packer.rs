@@ -6,7 +6,7 @@ use super::columns::{Column, packed};
 use super::data;
 use crate::exports::last_parts;
 use oomph_explain::{Annotated, DetailFrame, DetailLine, Origins, Place};
-use oomph_trace::CALLER;
+use oomph_trace::{CALLER, NATIVE};
 use oomph_words::harmless;
 use std::collections::HashMap;
 
@@ -81,9 +81,13 @@ pub(super) fn text(
     data::TextColumns { nodes, stacks, annotations, text }
 }
 
-/// What a frame is called: where a library asked, its file's name.
+/// What a frame is called: where a library asked, its file's name; a function of C without what marks it as one.
 fn called(frame: &DetailFrame) -> &str {
-    if frame.function == CALLER { last_parts(&frame.file, 1) } else { &frame.function }
+    match frame.function.strip_prefix(NATIVE) {
+        Some(name) => name,
+        None if frame.function == CALLER => last_parts(&frame.file, 1),
+        None => &frame.function,
+    }
 }
 
 /// As [`data::Text`] has it.
