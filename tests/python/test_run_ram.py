@@ -218,10 +218,12 @@ def test_a_program_lives_as_it_would_without(oomph, tmp_path, name):
 # Linked to run at a fixed address, as the Python of Debian and Ubuntu is: functions whose address it uses have a stub in it, which everybody finds under their names.
 FIXED = """
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 void *(*volatile more)(void *, size_t) = realloc;
 static void *call(void *library, const char *name) { return dlsym(library, name); }
+static void *work(void *_) { char *own = malloc(10 << 20); own[0] = 1; free(own); return 0; }
 int main(int count, char **words) {
     void *(*volatile take)(size_t) = malloc;
     void (*volatile give)(void *) = free;
@@ -233,6 +235,8 @@ int main(int count, char **words) {
         attach();
         if (start(words[2], 100000000)) return 2;
     }
+    pthread_t thread;
+    if (pthread_create(&thread, 0, work, 0) || pthread_join(thread, 0)) return 4;
     char *one = malloc(50 << 20), *other = take(20 << 20);
     other = more(other, 30 << 20);
     memset(one, 1, 50 << 20);
@@ -247,7 +251,7 @@ int main(int count, char **words) {
 
 def test_a_program_at_a_fixed_address(oomph, tmp_path):
     (tmp_path / "fixed.c").write_text(FIXED)
-    subprocess.run(["gcc", "-O1", "-w", "-no-pie", "-fno-pie", "-o", tmp_path / "fixed", tmp_path / "fixed.c", "-ldl"], check=True)
+    subprocess.run(["gcc", "-O1", "-w", "-no-pie", "-fno-pie", "-o", tmp_path / "fixed", tmp_path / "fixed.c", "-ldl", "-lpthread"], check=True)
     from_the_start = [str(oomph.binary), "run", "--ram", "-o", str(tmp_path / "start.oomph"), str(tmp_path / "fixed")]
     done = subprocess.run(from_the_start, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3, done.stderr

@@ -9,7 +9,8 @@ use std::cell::Cell;
 /// Bytes from one sample to the next, on average.
 const MEAN: f64 = SAMPLED_EVERY as f64;
 
-/// A thread's way to its next sample.
+/// A thread's way to its next sample. It may begin as zeros.
+#[derive(Default)]
 pub struct Sampler {
     /// Bytes until then.
     left: Cell<i64>,
@@ -18,10 +19,6 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    pub const fn new() -> Self {
-        Self { left: Cell::new(0), seed: Cell::new(0) }
-    }
-
     /// What a request stands for, if it is a sample.
     #[inline]
     pub fn passes(&self, size: usize) -> Option<u64> {
@@ -65,7 +62,7 @@ mod tests {
     #[test]
     fn what_samples_stand_for_is_what_was_asked_for() {
         for size in [24, 500, 4_000, 60_000] {
-            let (sampler, count) = (Sampler::new(), 2_000_000_000 / size);
+            let (sampler, count) = (Sampler::default(), 2_000_000_000 / size);
             let (mut sum, mut squares) = (0.0, 0.0);
             for _ in 0..count {
                 if let Some(stands_for) = sampler.passes(size) {

@@ -1,9 +1,10 @@
 //! What a thread is doing: whether it is in one of our calls already, and how far it is from its next sample.
 
 use crate::sampling::Sampler;
+use std::arch::{asm, global_asm};
 use std::cell::Cell;
 
-/// Nothing in it is dropped, so that it is there from a thread's first instruction to its last, and reaching it allocates nothing.
+/// It begins as zeros, and nothing in it is dropped: it is there from a thread's first instruction to its last.
 struct Thread {
     is_inside: Cell<bool>,
     is_looking: Cell<bool>,
@@ -11,14 +12,42 @@ struct Thread {
     sampler: Sampler,
 }
 
-thread_local! {
-    static THREAD: Thread = const { Thread { is_inside: Cell::new(false), is_looking: Cell::new(false), is_forking: Cell::new(false), sampler: Sampler::new() } };
-}
+// Rust's own thread-locals are looked up by a function of the dynamic loader, which asks for memory the first time: by our malloc, where a program's stub leads to it, and so without end.
+// This one has its place in each thread from the thread's beginning, at a distance from its pointer that the loader fills in.
+const SIZE: usize = 64;
+const _: () = assert!(size_of::<Thread>() <= SIZE);
+global_asm!(
+    ".section .tbss.oomph_ram_thread, \"awT\", @nobits",
+    ".globl oomph_ram_thread",
+    ".hidden oomph_ram_thread",
+    ".type oomph_ram_thread, @object",
+    ".size oomph_ram_thread, {size}",
+    ".p2align 4",
+    "oomph_ram_thread: .zero {size}",
+    ".text",
+    size = const SIZE,
+);
 
-/// Where the thread's own is. Looked up once a call: that is a good part of what a small request costs.
+/// Where the thread's own is.
 #[inline]
 fn thread() -> *const Thread {
-    THREAD.with(std::ptr::from_ref)
+    let place;
+    // SAFETY: the thread's pointer is where fs begins, and points to itself.
+    unsafe {
+        asm!(
+            "mov {place}, qword ptr fs:[0]",
+            "add {place}, qword ptr [rip + oomph_ram_thread@GOTTPOFF]",
+            place = out(reg) place,
+            options(pure, nomem, nostack),
+        );
+    }
+    place
+}
+
+/// The thread's own.
+fn own() -> &'static Thread {
+    // SAFETY: it is used by this thread alone, and not kept.
+    unsafe { &*thread() }
 }
 
 /// A call that is not within another of ours. What the allocator and the recorder do until it is over is not recorded.
@@ -53,33 +82,29 @@ impl Drop for Scope {
 
 /// Begins a fork: until [`after_fork`] the thread is inside, so that whatever is called meanwhile, by a signal's handler too, waits for nothing. False where it was inside already.
 pub fn before_fork() -> bool {
-    THREAD.with(|thread| {
-        let is_free = !thread.is_inside.replace(true);
-        thread.is_forking.set(is_free);
-        is_free
-    })
+    let is_free = !own().is_inside.replace(true);
+    own().is_forking.set(is_free);
+    is_free
 }
 
 /// Whether the fork that is over was begun here.
 pub fn is_forking() -> bool {
-    THREAD.with(|thread| thread.is_forking.get())
+    own().is_forking.get()
 }
 
 /// Ends it.
 pub fn after_fork() {
-    THREAD.with(|thread| {
-        thread.is_forking.set(false);
-        thread.is_inside.set(false);
-    });
+    own().is_forking.set(false);
+    own().is_inside.set(false);
 }
 
 /// Whether the thread is looking for a function already. Gives what the work gives; none where it is.
 pub fn looking<T>(work: impl FnOnce() -> T) -> Option<T> {
-    if THREAD.with(|thread| thread.is_looking.replace(true)) {
+    if own().is_looking.replace(true) {
         return None;
     }
     let found = work();
-    THREAD.with(|thread| thread.is_looking.set(false));
+    own().is_looking.set(false);
     Some(found)
 }
 
