@@ -1,5 +1,6 @@
 """The page of `oomph report` for RAM, alone and below the GPU's memory over the same time, in a real browser: it shows the numbers of `oomph explain`."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -182,6 +183,9 @@ def test_the_gpu_and_ram_are_drawn_over_the_same_time(see, both):
     for left in marks(opened):
         assert left - box["x"] == pytest.approx(share * box["width"], abs=2)
     assert "80.0 MiB" in next(one for one in opened.texts("#timeline .beside .legend-list button") if "arrays" in one)
+    # Both say the time that was clicked, which is none of an event's.
+    clicked = opened.state["at"] / 1e6
+    assert [float(re.search(r"([\d.]+) s\b", text)[1]) for text in opened.texts("#timeline .readout")] == [pytest.approx(clicked, abs=0.1)] * 2
     # Then RAM is chosen, and the view and the time stay.
     opened.page.get_by_role("radio", name="Source line").check()
     opened.page.locator("#timeline .beside-heading button").click()

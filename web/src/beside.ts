@@ -124,7 +124,7 @@ export function createBeside(
     const position = app.position();
     const moment = app.scale(memory).at(position);
     chart.mark(position);
-    fill(readout, ...factsOf(memory, moment).map((fact, i) => el(i === 0 ? "b" : "span", {}, fact)));
+    fill(readout, ...factsOf(memory, moment, position / 1e6).map((fact, i) => el(i === 0 ? "b" : "span", {}, fact)));
     legend.draw(entriesAt(memory, store.state.by, moment, areas, chart.limitIsBeyond()));
   }
 

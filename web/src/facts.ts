@@ -6,8 +6,7 @@ import { annotationInWords } from "./moment.ts";
 import { wordsOf } from "./words.ts";
 
 /** When it is: after which event, at what time, in which step, in what the program named. */
-export function whenOf(memory: Memory, moment: number): string[] {
-  const time = memory.timeOf(moment);
+export function whenOf(memory: Memory, moment: number, time = memory.timeOf(moment)): string[] {
   const step = memory.stepOf(moment);
   const annotation = annotationInWords(memory, moment);
   // Of RAM only some events are there, and how many says nothing.
@@ -21,9 +20,9 @@ export function whenOf(memory: Memory, moment: number): string[] {
   ];
 }
 
-/** The same, and what is held and taken. */
-export function factsOf(memory: Memory, moment: number): string[] {
-  const [first, ...rest] = whenOf(memory, moment);
+/** The same, and what is held and taken. `time` is the one that was chosen, where that is not the moment's own. */
+export function factsOf(memory: Memory, moment: number, time = memory.timeOf(moment)): string[] {
+  const [first, ...rest] = whenOf(memory, moment, time);
   const words = wordsOf(memory.head);
   const files = memory.filesAt(moment);
   const peak = moment === memory.head.peak.allocated.moment ? " (peak)" : "";

@@ -338,8 +338,8 @@ export function mount(host: HTMLElement, app: App): void {
   function drawMoment(): void {
     const memory = app.memory();
     const { moment } = store.state;
-    const facts = factsOf(memory, moment);
     const position = app.position();
+    const facts = factsOf(memory, moment, app.scale().by === "time" ? position / 1e6 : undefined);
     chart.mark(position);
     const { from, to } = store.state;
     const side = position < from ? "left" : position > to ? "right" : null;
