@@ -197,6 +197,18 @@ def test_a_main_thread_that_waits_for_another_is_woken(oomph, tmp_path, running)
     assert running.ends() == 0
 
 
+def test_a_process_that_becomes_another_program_is_left_alone(oomph, tmp_path, running):
+    running = running("import os\nkept = None\ntold()\nkept = bytearray(50 << 20)\nos.execv(sys.executable, [sys.executable, '-c', 'import sys; print(sys.stdin.read())'])")
+    recording = running.attach()
+    if recording is None:
+        return
+    running.tell()
+    said = recording.communicate(timeout=60)[1]
+    assert recording.returncode == 0 and "load-ram.oomph has RAM: peak 50." in said, said
+    assert lines(oomph, tmp_path / "load-ram.oomph")[9] == pytest.approx(50 * MIB, abs=100)
+    assert running.ends() == 0
+
+
 def test_one_that_never_comes_to_python_is_given_up(oomph, tmp_path, running):
     running = running("import time\nprint('ready', flush=True)\ntime.sleep(5)\nprint(any('oomph' in line for line in open('/proc/self/maps')))")
     command = [str(oomph.binary), "run", "--ram", "--attach", str(running.program.pid)]

@@ -142,6 +142,9 @@ impl Process {
         let entries = fs::read_dir(self.path("task")).into_iter().flatten().flatten();
         let mut all: Vec<u32> =
             entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        // The kernel's own workers for io_uring stand among them, and run nothing of the program's.
+        let name = |thread: &u32| fs::read_to_string(self.path(&format!("task/{thread}/comm")));
+        all.retain(|thread| !name(thread).is_ok_and(|name| name.starts_with("iou-")));
         all.sort_by_key(|thread| (*thread != self.pid, *thread));
         all
     }
