@@ -11,6 +11,10 @@ use crate::recording::{Action, HostEvents, How};
 use hashbrown::HashMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
+/// Bytes of names and stacks that are kept, and blocks: no process has more, but a stranger's file may say so, and is followed without being asked for.
+const MOST_NAMES: usize = 64 << 20;
+const MOST_BLOCKS: usize = 8 << 20;
+
 /// How far a look came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -31,6 +35,8 @@ pub struct Follower<R> {
     at: u64,
     meter: Meter,
     reading: Reading,
+    /// Bytes of tables so far.
+    names: usize,
     live: Live,
     ended: Option<Progress>,
 }
@@ -48,7 +54,15 @@ impl<R: Read + Seek> Follower<R> {
     pub fn new(source: R) -> Self {
         let meter = Meter::default();
         let budget = Budget::new(meter.clone(), Form::Recording);
-        Self { source, at: 0, meter, reading: Reading::new(budget), live: Live::default(), ended: None }
+        Self {
+            source,
+            at: 0,
+            meter,
+            reading: Reading::new(budget),
+            names: 0,
+            live: Live::default(),
+            ended: None,
+        }
     }
 
     /// Reads what has come, up to so many bytes and the chunk that they end in. After an error it is of no use any more: what is there now is another recording, or none.
@@ -92,6 +106,10 @@ impl<R: Read + Seek> Follower<R> {
                 return Ok(ended);
             }
             if let Some(kind @ (Kind::Strings | Kind::Frames | Kind::Stacks | Kind::HostEvents)) = kind {
+                self.names += if kind == Kind::HostEvents { 0 } else { content.len() };
+                if self.names > MOST_NAMES || self.live.blocks.len() > MOST_BLOCKS {
+                    return Err(FormatError::Damaged("it has more than any process does"));
+                }
                 self.reading.take(kind, &content)?;
                 let known = self.reading.recording.stacks.len();
                 if let Some(host) = &mut self.reading.recording.host {
@@ -248,6 +266,28 @@ mod tests {
         of_gpu.devices.push(Device { has_final_state: true, ..Device::default() });
         let whole = Writer::new(Vec::new()).unwrap().finish(&of_gpu).unwrap();
         assert_eq!(Follower::new(Cursor::new(whole)).look(u64::MAX).unwrap(), Progress::NotOfHost);
+    }
+
+    #[test]
+    fn names_without_end_are_refused() {
+        let mut recording = Recording::default();
+        // Numbers that no packing makes much smaller: a file that is as long as it says.
+        let mut number = 1u64;
+        for _ in 0..70 {
+            let mut long = String::with_capacity(1 << 20);
+            while long.len() < 1 << 20 {
+                number =
+                    number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                long.extend((0..8).map(|place| char::from(b'A' + ((number >> (24 + 5 * place)) & 31) as u8)));
+            }
+            recording.strings.intern(&long);
+        }
+        let whole = Writer::new(Vec::new()).unwrap().finish(&recording).unwrap();
+        let outcome = Follower::new(Cursor::new(whole)).look(u64::MAX);
+        assert!(
+            matches!(outcome, Err(FormatError::Damaged("it has more than any process does"))),
+            "{outcome:?}"
+        );
     }
 
     proptest! {
