@@ -349,6 +349,76 @@ PROGRAMS = {
         chunks = [bytes(part, "utf8") for part in parts]
         """,
     ),
+    # Five that were written after the recorder was finished, and not tuned for.
+    "a mapped file, read and closed": (
+        """
+        import numpy as np
+        np.random.default_rng(0).random(40 << 20).tofile("numbers.bin")
+        """,
+        """
+        import numpy as np
+        mapped = np.memmap("numbers.bin", dtype=float, mode="r")
+        total = float(mapped.sum())
+        first = np.array(mapped[: 8 << 20])
+        del mapped
+        changed = np.memmap("numbers.bin", dtype=float, mode="c")
+        changed[: 12 << 20] += total
+        del changed
+        after = np.ones(6 << 20)
+        """,
+    ),
+    "SQLite and pickle": (
+        "",
+        """
+        import pickle, sqlite3
+        base = sqlite3.connect(":memory:")
+        base.execute("create table rows (id integer, name text, value real)")
+        base.executemany("insert into rows values (?, ?, ?)", ((i, "name %d" % i, i / 3) for i in range(600_000)))
+        rows = base.execute("select * from rows where value > 50000").fetchall()
+        text = pickle.dumps(rows)
+        again = pickle.loads(text)
+        """,
+    ),
+    "groups and a merge": (
+        "",
+        """
+        import numpy as np, pandas as pd
+        rng = np.random.default_rng(0)
+        left = pd.DataFrame({"key": rng.integers(0, 40_000, 1_500_000), "a": rng.random(1_500_000), "b": rng.random(1_500_000)})
+        right = left.groupby("key").agg({"a": ["mean", "std"], "b": "max"})
+        right.columns = ["m", "s", "x"]
+        both = left.merge(right, left_on="key", right_index=True)
+        ordered = both.sort_values(["key", "a"])
+        """,
+    ),
+    "embeddings, looked up by threads": (
+        "",
+        """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        table = torch.nn.Embedding(200_000, 128)
+        def look(seed):
+            with torch.no_grad():
+                rows = table(torch.randint(0, 200_000, (40_000,), generator=torch.Generator().manual_seed(seed)))
+                return torch.nn.functional.normalize(rows).half()
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(look, range(9)))
+        whole = torch.cat(found)
+        """,
+    ),
+    "a grid of models": (
+        "",
+        """
+        import numpy as np
+        from sklearn.linear_model import Ridge
+        from sklearn.model_selection import GridSearchCV
+        from sklearn.preprocessing import PolynomialFeatures
+        rng = np.random.default_rng(0)
+        table = PolynomialFeatures(2).fit_transform(rng.random((30_000, 24)))
+        target = table @ rng.random(table.shape[1])
+        search = GridSearchCV(Ridge(), {"alpha": [0.1, 1, 10]}, cv=3).fit(table, target)
+        """,
+    ),
 }
 
 # Follows a process and all it starts: the highest of what the kernel counts of each, read about a thousand times a second. Allocates next to nothing.
