@@ -69,7 +69,7 @@ class RamProfile:
     def lines(self) -> dict[int, int]:
         """Bytes that were held at the peak, by line of the block, with what it called."""
         held = self._held()
-        return {} if held is None or self._part is None else {number: line.bytes for number, line in held.within[self._part.piece].items()}
+        return {} if held is None or self._part is None else {number: line.bytes for number, line in held.within.get(self._part.piece, {}).items()}
 
     def _held(self) -> Held | None:
         return None if self._call is None else self._call.outermost.held

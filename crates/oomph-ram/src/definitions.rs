@@ -50,7 +50,9 @@ pub fn is_ours(address: usize) -> bool {
 /// The function that everybody calls by this name; 0 if there is none.
 pub fn called_by_all(name: &CStr) -> usize {
     match found_by_all(name) {
-        stub if known(stub).is_some_and(|known| known.is_stub) => defined_by_a_library(name).unwrap_or(stub),
+        stub if known(stub).is_some_and(|known| known.is_stub) => {
+            defined_by_a_library(name).unwrap_or_else(|| next(name))
+        }
         found => found,
     }
 }

@@ -24,12 +24,32 @@ const GO_ON: c_int = 0;
 const STOP: c_int = 4;
 
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
+/// Where the unwinder is. When it asks for memory itself, it holds a lock of its own.
+static UNWINDER: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// Threads that are in it.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+/// In a child whose parent had another thread in it: the lock stays taken.
+static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 /// The function of the interpreter that runs Python's code: what is further out, Python's own frames say.
 static EVALUATES: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
 
 /// Frames of C are kept from now on.
 pub fn want_calls() {
-    IS_WANTED.store(true, Relaxed);
+    let place = _Unwind_Backtrace as *const () as usize;
+    let unwinder = crate::elf::libraries().into_iter().find(|library| library.addresses.contains(&place));
+    // Where it is not known, it might be waited for.
+    let Some(unwinder) = unwinder else { return };
+    UNWINDER.0.store(unwinder.addresses.start, Relaxed);
+    UNWINDER.1.store(unwinder.addresses.end, Relaxed);
+    IS_WANTED.store(!IS_LOCKED.load(Relaxed), Relaxed);
+}
+
+/// After a fork, in the child.
+pub fn in_the_child() {
+    if INSIDE.swap(0, Relaxed) > 0 {
+        IS_LOCKED.store(true, Relaxed);
+        IS_WANTED.store(false, Relaxed);
+    }
 }
 
 /// Learns where the interpreter runs Python's code.
@@ -59,9 +79,12 @@ impl Calls {
     /// Those of this thread, from the function on that returns to `caller`.
     fn here(caller: usize) -> Self {
         let mut calls = Self::NONE;
-        if IS_WANTED.load(Relaxed) {
+        let unwinder = UNWINDER.0.load(Relaxed)..UNWINDER.1.load(Relaxed);
+        if IS_WANTED.load(Relaxed) && !unwinder.contains(&caller) {
+            INSIDE.fetch_add(1, Relaxed);
             // SAFETY: the callback gets the list back, which lives until this returns.
             unsafe { _Unwind_Backtrace(step, (&raw mut calls).cast()) };
+            INSIDE.fetch_sub(1, Relaxed);
             // Ours are innermost.
             if let Some(ours) = calls.get().iter().position(|place| *place == caller) {
                 calls.places.copy_within(ours..calls.count, 0);
@@ -133,10 +156,9 @@ mod tests {
         IS_WANTED.store(true, Relaxed);
         let all = outer(look);
         // The outermost are the same; from one of them on is less than all.
-        let outermost = all.get()[all.get().len() - 2];
-        let few = Calls::here(outermost);
+        let [_, _, .., from, outermost] = *all.get() else { panic!("{} calls", all.get().len()) };
+        let few = Calls::here(from);
         IS_WANTED.store(false, Relaxed);
-        assert!(all.get().len() > 3);
-        assert_eq!((few.get()[0], few.get().len()), (outermost, 2));
+        assert_eq!(few.get(), [from, outermost]);
     }
 }

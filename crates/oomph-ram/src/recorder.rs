@@ -43,6 +43,11 @@ const MUCH: u64 = 1 << 20;
 /// Which pages are there is looked at so rarely that it takes no more than this share of the time.
 const LOOKING: i64 = 50;
 
+/// Of so many stacks functions of C are kept.
+const MOST_STACKS_OF_C: usize = 100_000;
+/// Microseconds between two readings for pages of files that go.
+const FILES_GO: i64 = 1_000;
+
 pub struct Recorder {
     tables: Tables,
     libraries: Libraries,
@@ -61,6 +66,8 @@ pub struct Recorder {
     last: Resident,
     /// When that was.
     told: i64,
+    /// When the kernel was asked because pages of a file went.
+    files_went: i64,
     /// What was held when the kernel was asked while most was.
     asked_at: i64,
     /// The least that was held since it was asked last.
@@ -126,6 +133,7 @@ impl Recorder {
             stepped: 0,
             last: Resident::default(),
             told: 0,
+            files_went: 0,
             asked_at: 0,
             lowest: 0,
             most: 0,
@@ -169,14 +177,17 @@ impl Recorder {
     /// The number of a stack, of which the innermost frame is the library that asked.
     fn number_of(&mut self, origin: &Origin) -> u32 {
         let library = self.libraries.of(origin.caller);
-        let hash = origin.hash() ^ u64::from(library).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        // Of C that calls itself nearly every stack is another.
+        let with_c = self.stacks.len() < MOST_STACKS_OF_C;
+        let hash = if with_c { origin.hash() } else { origin.stack.hash }
+            ^ u64::from(library).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         if hash == 0 {
             return 0;
         }
         if let Some(number) = self.stacks.get(&hash) {
             return *number;
         }
-        let mut frames = self.calls_of_c(origin);
+        let mut frames = if with_c { self.calls_of_c(origin) } else { Vec::new() };
         frames.extend(stacks::recorded(origin.stack.frames()));
         if let Some(path) = self.libraries.path(library) {
             frames.insert(0, Frame { name: CALLER.to_owned(), file: path.to_owned(), line: 0 });
@@ -324,7 +335,10 @@ impl Recorder {
     /// A range is about to be given back to the kernel. Of pages of a file, which are nothing that is recorded, the kernel is asked before they go: its high-water mark has them too.
     pub fn give_back(&mut self, address: usize, size: usize) {
         let is_known = self.unmap(address, size).is_some();
-        if !is_known && size as u64 >= MUCH && self.file.is_some() && !self.is_over {
+        let is_worth_it = !is_known && size as u64 >= MUCH && self.file.is_some() && !self.is_over;
+        let time = self.clock.now();
+        if is_worth_it && time - self.files_went >= FILES_GO {
+            self.files_went = time;
             self.ask_kernel();
         }
     }

@@ -17,14 +17,14 @@ struct Thread {
 const SIZE: usize = 64;
 const _: () = assert!(size_of::<Thread>() <= SIZE);
 global_asm!(
-    ".section .tbss.oomph_ram_thread, \"awT\", @nobits",
+    ".pushsection .tbss.oomph_ram_thread, \"awT\", @nobits",
     ".globl oomph_ram_thread",
     ".hidden oomph_ram_thread",
     ".type oomph_ram_thread, @object",
     ".size oomph_ram_thread, {size}",
     ".p2align 4",
     "oomph_ram_thread: .zero {size}",
-    ".text",
+    ".popsection",
     size = const SIZE,
 );
 
@@ -38,7 +38,7 @@ fn thread() -> *const Thread {
             "mov {place}, qword ptr fs:[0]",
             "add {place}, qword ptr [rip + oomph_ram_thread@GOTTPOFF]",
             place = out(reg) place,
-            options(pure, nomem, nostack),
+            options(pure, readonly, nostack),
         );
     }
     place

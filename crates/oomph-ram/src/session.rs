@@ -206,6 +206,7 @@ extern "C" fn after_fork() {
 
 extern "C" fn in_the_child() {
     RECORDING.store(false, Ordering::Relaxed);
+    origin::in_the_child();
     if !scope::is_forking() {
         // A signal's handler has forked in the middle of one of our calls, which goes on in the child too when the handler returns. Nothing new is recorded there.
         memory::let_go();

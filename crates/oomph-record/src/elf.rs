@@ -211,13 +211,28 @@ unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void
     });
     // SAFETY: a loaded object's tables, as the ELF format lays them out; the loader has relocated their addresses.
     unsafe {
-        patch(loaded.base, (loaded.base + dynamic.address as usize) as *const Dynamic, &sealed, search)
+        patch(
+            loaded.base,
+            headers,
+            (loaded.base + dynamic.address as usize) as *const Dynamic,
+            &sealed,
+            search,
+        )
     };
     enough
 }
 
+/// Whether this is in a part that is data, not code.
+fn is_data(headers: &[Header], offset: u64) -> bool {
+    const LOADED: u32 = 1;
+    const WRITABLE: u32 = 2;
+    let parts = headers.iter().filter(|header| header.kind == LOADED && header.flags & WRITABLE != 0);
+    parts.into_iter().any(|part| (part.address..part.address + part.in_memory).contains(&offset))
+}
+
 unsafe fn patch(
     base: usize,
+    headers: &[Header],
     mut entry: *const Dynamic,
     sealed: &std::ops::Range<usize>,
     search: &mut Search<'_, '_>,
@@ -262,10 +277,13 @@ unsafe fn patch(
                     continue;
                 }
                 let place = base + relocation.offset as usize;
+                if !place.is_multiple_of(8) || !is_data(headers, relocation.offset) {
+                    continue;
+                }
                 // SAFETY: an entry of the table of functions.
                 let now = unsafe { (place as *const usize).read() };
-                let is_free = wanted.from.is_empty() || wanted.from.contains(&now);
-                if !is_free && !search.own.contains(&now) {
+                let is_free = wanted.from.is_empty() || now != 0 && wanted.from.contains(&now);
+                if !is_free && (kind == variable || !search.own.contains(&now)) {
                     continue;
                 }
                 // SAFETY: an entry of the table of functions, which this makes writable for a moment if it is sealed.

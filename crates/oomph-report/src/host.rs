@@ -61,8 +61,9 @@ pub(crate) fn words(host: &HostExplanation) -> Vec<String> {
         0 => String::new(),
         shared => format!(" and {} of shared memory", bytes(shared)),
     };
-    let between =
-        if host.own_is_from_mark() { " (by its high-water mark: between two readings)" } else { "" };
+    let between = host.own_by_mark.map_or(String::new(), |most| {
+        format!(", or up to {} by its high-water mark, between two readings", bytes(most))
+    });
     words.push(format!(
         "The kernel counted at most {} of the process's own{between}{besides}; with pages of files, which it can take back, at most {}.",
         bytes(own),

@@ -54,9 +54,11 @@ impl Launch {
     pub fn recording_ram(&mut self, ram: &Ram) {
         self.preload.insert(0, ram.library.clone());
         self.command.env("OOMPH_RAM", &ram.description);
-        if ram.native {
-            self.command.env("OOMPH_RAM_NATIVE", "1");
-        }
+        // Another recorder's may be there.
+        match ram.native {
+            true => self.command.env("OOMPH_RAM_NATIVE", "1"),
+            false => self.command.env_remove("OOMPH_RAM_NATIVE"),
+        };
         // Arrow's own allocator maps arenas of which nobody knows the lines. Whoever has chosen one keeps it.
         if std::env::var_os(ARROW_ALLOCATOR).is_none() {
             self.command.env(ARROW_ALLOCATOR, "system");

@@ -5,7 +5,7 @@
 use crate::rates::{Id, id};
 use oomph_host::{OpenRecording, Process};
 use oomph_trace::format::{Follower, Progress};
-use oomph_trace::{CALLER, HostSum, NO_PYTHON, StackId, Stacks, Strings};
+use oomph_trace::{CALLER, HostSum, NATIVE, NO_PYTHON, StackId, Stacks, Strings};
 use oomph_words::is_library_file;
 use std::collections::HashMap;
 use std::fs::File;
@@ -152,7 +152,8 @@ impl Places {
             self.texts.push(NO_PYTHON.to_owned());
         }
         let frames = stacks.get(stack).iter().map(|&frame| stacks.frame(frame));
-        let of_python: Vec<_> = frames.filter(|frame| strings.get(frame.name) != CALLER).collect();
+        let is_of_python = |name: &str| name != CALLER && !name.starts_with(NATIVE);
+        let of_python: Vec<_> = frames.filter(|frame| is_of_python(strings.get(frame.name))).collect();
         let own = of_python.iter().find(|frame| !is_library_file(strings.get(frame.file)));
         let Some(frame) = own.or(of_python.first()) else { return 0 };
         let next = self.texts.len();

@@ -16,7 +16,10 @@ use oomph_stage::guard::Limits;
 use oomph_stage::libraries;
 use oomph_trace::Recording;
 use oomph_words::Size;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -217,6 +220,12 @@ fn of_ram(output: &Path) -> io::Result<PathBuf> {
 /// While the libraries are there that the program had.
 fn name_functions(paths: &[PathBuf], printer: &mut Printer) {
     for path in paths {
+        // A process that outlives the program writes on: its functions keep their places.
+        let file = File::open(path);
+        if file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)) {
+            printer.note(&format!("oomph: {} is still written: its functions of C have no names", shorter(path)));
+            continue;
+        }
         let named = oomph_trace::read_path(path).map_err(anyhow::Error::from).and_then(|recording| {
             Ok(oomph_symbols::name_frames(path, &recording)?)
         });

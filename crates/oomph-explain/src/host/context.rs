@@ -9,7 +9,7 @@ use super::kinds::{HostKind, HostStack, Under, stacks};
 use crate::finding::{Place, Where};
 use crate::sources::{Sources, StackFacts};
 use hashbrown::HashMap;
-use oomph_trace::{FrameId, Host, NATIVE, Recording, Resident, StackId};
+use oomph_trace::{CALLER, FrameId, Host, NATIVE, Recording, Resident, StackId};
 
 /// Stacks without a line.
 const NO_LINE: u32 = u32::MAX;
@@ -124,11 +124,11 @@ impl<'a> HostContext<'a> {
     /// All frames of a stack, innermost first. The library that asked is one of its own only where its functions are not known.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = Place> {
         let ids = self.recording.stacks.get(stack);
-        let is_of_c = |id: &FrameId| {
-            let name = self.recording.stacks.frame(*id).name;
-            self.recording.strings.get(name).starts_with(NATIVE)
+        let name = |id: &FrameId| self.recording.strings.get(self.recording.stacks.frame(*id).name);
+        let known = match ids {
+            [first, second, ..] => usize::from(name(first) == CALLER && name(second).starts_with(NATIVE)),
+            _ => 0,
         };
-        let known = usize::from(ids.get(1).is_some_and(is_of_c));
         ids.iter().skip(known).map(|&id| {
             let frame = self.recording.stacks.frame(id);
             Place::Line {
@@ -184,7 +184,7 @@ impl<'a> HostContext<'a> {
         readings
     }
 
-    /// The same, beside what was asked for at those times.
+    /// What the kernel counted, in order, beside what was asked for at those times.
     pub fn counted(&self) -> Vec<Counted> {
         let times = &self.host.events.time;
         let resident = self.readings();

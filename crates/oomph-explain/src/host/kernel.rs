@@ -1,28 +1,22 @@
 //! What the kernel counted of a process: its own memory at the most, though the kernel is asked from time to time only.
 //!
-//! It keeps the most pages that were ever there itself. Where that rose beyond what was there at two readings in a row, the highest was between them, and what was no memory of the process's own
-//! then was there at one of them: the recorder also reads before pages of files go.
+//! It keeps the most pages that were ever there itself. Where that rose beyond what was there at two readings in a row, the highest was between them. What of it was no memory of the process's own
+//! was there at one of them, as a rule: the recorder also reads before pages of files are unmapped. They can go by other ways, so the mark bounds what was not read, and no more.
 
 use oomph_trace::Resident;
+
+/// Counts of pages are kept by processor, and put together a little later.
+const IMPRECISE: u64 = 2 << 20;
 
 /// What the kernel counts as the process's own: in RAM, and swapped.
 pub fn own(resident: &Resident) -> u64 {
     resident.anonymous.saturating_add(resident.swapped)
 }
 
-/// The most of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
-    /// Bytes.
-    pub bytes: u64,
-    /// Whether that is from the kernel's high-water mark of all pages: no reading has as much.
-    pub is_from_mark: bool,
-}
-
-/// Of readings in their order.
-pub fn most_own(readings: &[Resident]) -> Option<Most> {
+/// How much that may have been between two readings: the mark, less what was not the process's own at either. None where the readings have as much.
+pub fn own_by_mark(readings: &[Resident]) -> Option<u64> {
     let read = readings.iter().map(own).max()?;
-    let from_mark = readings.windows(2).filter_map(|pair| match pair {
+    let by_mark = readings.windows(2).filter_map(|pair| match pair {
         [before, after] if after.most > before.most => {
             let elses = |one: &Resident| one.of_files.saturating_add(one.shared);
             let pages = after.most.saturating_sub(elses(before).max(elses(after)));
@@ -30,8 +24,7 @@ pub fn most_own(readings: &[Resident]) -> Option<Most> {
         }
         _ => None,
     });
-    let from_mark = from_mark.max().unwrap_or(0);
-    Some(Most { bytes: read.max(from_mark), is_from_mark: from_mark > read })
+    by_mark.max().filter(|bytes| *bytes > read.saturating_add(IMPRECISE))
 }
 
 #[cfg(test)]
@@ -39,22 +32,27 @@ mod tests {
     use super::*;
 
     fn reading(anonymous: u64, of_files: u64, most: u64) -> Resident {
-        Resident { anonymous, of_files, most, ..Resident::default() }
+        const MIB: u64 = 1 << 20;
+        Resident {
+            anonymous: anonymous * MIB,
+            of_files: of_files * MIB,
+            most: most * MIB,
+            ..Resident::default()
+        }
     }
 
     #[test]
-    fn the_high_water_mark_says_what_was_between_two_readings() {
-        let most = |readings: &[Resident]| most_own(readings).map(|most| (most.bytes, most.is_from_mark));
-        assert_eq!(most(&[]), None);
+    fn the_high_water_mark_bounds_what_was_between_two_readings() {
+        let by_mark = |readings: &[Resident]| own_by_mark(readings).map(|bytes| bytes >> 20);
+        assert_eq!(by_mark(&[]), None);
         // What the mark was before the first reading is nobody's.
-        assert_eq!(most(&[reading(100, 20, 900)]), Some((100, false)));
-        assert_eq!(most(&[reading(100, 20, 120), reading(150, 30, 180)]), Some((150, false)));
+        assert_eq!(by_mark(&[reading(100, 20, 900)]), None);
+        assert_eq!(by_mark(&[reading(100, 20, 120), reading(150, 30, 180)]), None);
         // 300 pages were there at once; 30 of them, at the most, were files'.
-        assert_eq!(most(&[reading(100, 20, 120), reading(150, 30, 300)]), Some((270, true)));
+        assert_eq!(by_mark(&[reading(100, 20, 120), reading(150, 30, 300)]), Some(270));
         // A file was read and unmapped: the reading before it went has its pages.
-        let file = [reading(100, 20, 120), reading(100, 200, 300), reading(100, 20, 300)];
-        assert_eq!(most(&file), Some((100, false)));
-        let hostile = [reading(0, u64::MAX, 0), reading(u64::MAX, u64::MAX, u64::MAX)];
-        assert_eq!(most(&hostile), Some((u64::MAX, false)));
+        assert_eq!(by_mark(&[reading(100, 20, 120), reading(100, 200, 300), reading(100, 20, 300)]), None);
+        let all = Resident { anonymous: u64::MAX, of_files: u64::MAX, most: u64::MAX, ..Resident::default() };
+        assert_eq!(own_by_mark(&[reading(0, 0, 0), all]), None);
     }
 }

@@ -26,7 +26,7 @@ pub use within::{HostLineWithin, HostWithin, host_within};
 use crate::finding::Place;
 use crate::limits::{MOST_FRAMES, MOST_STACKS};
 use hashbrown::HashMap;
-use kernel::{Most, most_own, own};
+use kernel::{own, own_by_mark};
 use oomph_trace::{HostSum, How, Resident, StackId};
 
 /// Host memory of one process.
@@ -56,7 +56,8 @@ pub struct HostExplanation {
     pub growth: Vec<HostGrowth>,
     /// What the kernel counted when most of the process's own was read.
     pub resident: Option<Resident>,
-    most_own: Option<Most>,
+    /// How much the process's own may have been between two readings, by the kernel's high-water mark of all pages less those of files and shared ones; none where the readings have as much.
+    pub own_by_mark: Option<u64>,
     /// What it counted as the process's own, where most was asked for, beyond what was asked for then: what allocators keep and round up, libraries, stacks of threads.
     /// What was asked for and never touched makes it less.
     pub beyond: Option<u64>,
@@ -71,12 +72,7 @@ pub struct HostExplanation {
 impl HostExplanation {
     /// What the kernel counted of the process's own at the most, in RAM and swapped; none where it was not read.
     pub fn own(&self) -> Option<u64> {
-        self.most_own.map(|most| most.bytes)
-    }
-
-    /// Whether that is from the kernel's high-water mark: it was between two readings.
-    pub fn own_is_from_mark(&self) -> bool {
-        self.most_own.is_some_and(|most| most.is_from_mark)
+        self.resident.as_ref().map(own)
     }
 }
 
@@ -174,7 +170,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
         within: Vec::new(),
         growth: context.growth.iter().map(|(_, growth)| growth.clone()).collect(),
         resident,
-        most_own: most_own(&context.readings()),
+        own_by_mark: own_by_mark(&context.readings()),
         beyond: at_peak.map(|one| one.beyond()),
         of_files: at_peak.map(|one| one.resident.of_files),
         most_resident: host.resident.iter().map(|one| one.most).max().unwrap_or(0),

@@ -188,10 +188,10 @@ struct Host<'a> {
     by_how: ByHow,
     /// **Stable.** Of it, by what it is, largest first; they sum to `asked`.
     by_kind: Vec<HostKind>,
-    /// **Stable.** What the kernel counted of the process's own memory, in RAM and swapped, at the most; `null` where it was not read.
+    /// **Stable.** What the kernel counted of the process's own memory, in RAM and swapped, at the most, as it was read; `null` where it was not.
     anonymous: Option<u64>,
-    /// Whether that is from the kernel's high-water mark of all pages, less those of files and shared ones: it was between two readings.
-    anonymous_is_from_mark: bool,
+    /// How much that may have been between two readings: the kernel's high-water mark of all pages, less those of files and shared ones; `null` where the readings have as much.
+    anonymous_by_mark: Option<u64>,
     /// What the kernel counted as the process's own at the peak beyond what was asked for: what allocators keep and round up, libraries, stacks of threads. What was asked for and never
     /// touched makes it less.
     beyond_asked: Option<u64>,
@@ -364,7 +364,7 @@ impl<'a> Host<'a> {
             by_how: ByHow { large, small, mapped, shared, objects, pinned },
             by_kind: host.by_kind.iter().map(kind).collect(),
             anonymous: host.own(),
-            anonymous_is_from_mark: host.own_is_from_mark(),
+            anonymous_by_mark: host.own_by_mark,
             beyond_asked: host.beyond,
             of_files: host.of_files,
             most_resident: host.most_resident,

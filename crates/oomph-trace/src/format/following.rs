@@ -100,7 +100,8 @@ impl<R: Read + Seek> Follower<R> {
             self.ended = match kind {
                 Some(Kind::End) => Some(Progress::Ended),
                 Some(Kind::Device | Kind::Events | Kind::State) => Some(Progress::NotOfHost),
-                _ => None,
+                // Names may come behind the end.
+                _ => self.ended,
             };
             if let Some(ended) = self.ended {
                 return Ok(ended);

@@ -27,7 +27,7 @@ pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recor
         match next_chunk(&mut source, &mut reading.budget) {
             Ok(Next::Chunk(kind, content)) => match Kind::from_number(kind) {
                 // Names are found when the process has ended.
-                Some(Kind::Names) => reading.take(Kind::Names, &content)?,
+                Some(Kind::Names) if complete => drop(reading.take(Kind::Names, &content)),
                 _ if complete => {}
                 Some(Kind::End) => complete = true,
                 Some(kind) => reading.take(kind, &content)?,
@@ -310,8 +310,9 @@ impl Reading {
     fn resident(&mut self, mut input: In) -> Result<(), FormatError> {
         self.charge(1, 2 * size_of::<Resident>(), "what the kernel counted")?;
         let time = input.zigzag()?;
-        let mut bytes =
-            || Ok::<u64, FormatError>(input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE));
+        let mut bytes = || -> Result<u64, FormatError> {
+            Ok(input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE))
+        };
         let (anonymous, of_files, shared, swapped, most) = (bytes()?, bytes()?, bytes()?, bytes()?, bytes()?);
         let resident = Resident { time, anonymous, of_files, shared, swapped, most };
         self.recording.host.get_or_insert_default().resident.push(resident);
