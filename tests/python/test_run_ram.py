@@ -222,12 +222,18 @@ FIXED = """
 #include <stdlib.h>
 #include <string.h>
 void *(*volatile more)(void *, size_t) = realloc;
+void *(*volatile hook)(size_t) = malloc;
+void (*volatile unhook)(void *) = free;
+static void *own_take(size_t size) { return (char *)malloc(size + 64) + 64; }
+static void own_give(void *block) { free((char *)block - 64); }
 static void *call(void *library, const char *name) { return dlsym(library, name); }
 static void *work(void *_) { char *own = malloc(10 << 20); own[0] = 1; free(own); return 0; }
 int main(int count, char **words) {
     void *(*volatile take)(size_t) = malloc;
     void (*volatile give)(void *) = free;
     void *library = 0;
+    hook = own_take;
+    unhook = own_give;
     if (count > 1) {
         library = dlopen(words[1], RTLD_NOW);
         if (!library) return 1;
@@ -237,6 +243,7 @@ int main(int count, char **words) {
     }
     pthread_t thread;
     if (pthread_create(&thread, 0, work, 0) || pthread_join(thread, 0)) return 4;
+    unhook(hook(100));
     char *one = malloc(50 << 20), *other = take(20 << 20);
     other = more(other, 30 << 20);
     memset(one, 1, 50 << 20);
@@ -260,6 +267,47 @@ def test_a_program_at_a_fixed_address(oomph, tmp_path):
     for recording in ("start-ram.oomph", "middle.oomph"):
         host = explained(oomph, tmp_path / recording)["host"]
         assert host["by_how"]["large"] == 80 * MIB, recording
+
+
+# The unwinder of the C library asks for memory itself while it holds a lock, where frames were registered, as compilers at run time do.
+REGISTERED = """
+import ctypes, os, struct, threading, time
+gcc, libc = ctypes.CDLL("libgcc_s.so.1"), ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+CODE = 0x10000000
+def entry(body):
+    body += bytes(-len(body) % 8 + 4)
+    return struct.pack("<I", len(body)) + body
+def register(count):
+    parts = [entry(struct.pack("<IB", 0, 1) + bytes([0, 1, 0x78, 0x10, 0x0C, 7, 8, 0x90, 1]))]
+    at = len(parts[0])
+    for number in range(count):
+        parts.append(entry(struct.pack("<IQQ", at + 4, CODE + number * 16, 16)))
+        at += len(parts[-1])
+    kept.append(ctypes.create_string_buffer(b"".join(parts) + bytes(4)))
+    gcc.__register_frame(ctypes.c_void_p(ctypes.addressof(kept[-1])))
+kept = []
+register(20_000)
+gcc._Unwind_Find_FDE(ctypes.c_void_p(CODE + 33), (ctypes.c_void_p * 3)())
+def work():
+    while True:
+        libc.free(libc.malloc(ctypes.c_size_t(100_000)))
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+end = time.time() + 3
+while time.time() < end:
+    if (child := os.fork()) == 0:
+        libc.free(libc.malloc(ctypes.c_size_t(100_000)))
+        os._exit(0)
+    os.waitpid(child, 0)
+print("done", flush=True)
+os._exit(0)
+"""
+
+
+def test_functions_of_c_are_waited_for_by_nobody(recorded):
+    done, _ = recorded(REGISTERED, "--native")
+    assert done.stdout == "done\n"
 
 
 def test_text_that_is_put_together_is_counted_once(recorded):

@@ -222,13 +222,18 @@ fn name_functions(paths: &[PathBuf], printer: &mut Printer) {
     for path in paths {
         // A process that outlives the program writes on: its functions keep their places.
         let file = File::open(path);
-        if file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)) {
-            printer.note(&format!("oomph: {} is still written: its functions of C have no names", shorter(path)));
+        if file
+            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
+        {
+            printer.note(&format!(
+                "oomph: {} is still written: its functions of C have no names",
+                shorter(path)
+            ));
             continue;
         }
-        let named = oomph_trace::read_path(path).map_err(anyhow::Error::from).and_then(|recording| {
-            Ok(oomph_symbols::name_frames(path, &recording)?)
-        });
+        let named = oomph_trace::read_path(path)
+            .map_err(anyhow::Error::from)
+            .and_then(|recording| Ok(oomph_symbols::name_frames(path, &recording)?));
         if let Err(error) = named {
             printer.warning(&format!("{}: functions of C have no names: {error:#}", shorter(path)));
         }
