@@ -40,6 +40,8 @@ const TOLD_EVERY: i64 = 1_000_000;
 const HIGHER: i64 = 1 << 20;
 /// What is given back of which the kernel is asked before: it has more to do with that than with the answer.
 const MUCH: u64 = 1 << 20;
+/// Microseconds after which the kernel is asked before much is given back though no more is held than when it was asked last: it may have been touched only now.
+const TOUCHED_SINCE: i64 = 10_000;
 /// Which pages are there is looked at so rarely that it takes no more than this share of the time.
 const LOOKING: i64 = 50;
 
@@ -70,6 +72,8 @@ pub struct Recorder {
     files_went: i64,
     /// What was held when the kernel was asked while most was.
     asked_at: i64,
+    /// What was held when it was asked last, and when that was.
+    asked_last: (i64, i64),
     /// The least that was held since it was asked last.
     lowest: i64,
     /// The most that was held at once.
@@ -135,6 +139,7 @@ impl Recorder {
             told: 0,
             files_went: 0,
             asked_at: 0,
+            asked_last: (0, 0),
             lowest: 0,
             most: 0,
             look_again: 0,
@@ -254,7 +259,7 @@ impl Recorder {
         if let Some(size) = self.live.size_of(address) {
             // Before it is noted: its pages are still there, and are counted.
             self.write_if_due(time);
-            self.ask_kernel_if_higher(size);
+            self.ask_kernel_if_higher(size, time);
         }
         let block = self.live.remove(address)?;
         if self.notes() {
@@ -306,12 +311,16 @@ impl Recorder {
         self.look_again = end + (end - time).saturating_mul(LOOKING);
     }
 
-    /// Before so much is given back: there may be more pages now than ever. More was asked for than ever; or much goes at once, after more was asked for again, of what was touched only now.
-    fn ask_kernel_if_higher(&mut self, size: u64) {
+    /// Before so much is given back: there may be more pages now than ever. More was asked for than ever; or much goes at once, after more was asked for again, or after a while in which what was asked for
+    /// has been touched.
+    fn ask_kernel_if_higher(&mut self, size: u64, time: i64) {
         let held = self.round.total();
         let is_higher = held >= self.asked_at.saturating_add(HIGHER);
         let grown = held - self.lowest;
-        let is_much = size >= MUCH && grown >= HIGHER.max(self.last.anonymous as i64 / 100);
+        let (held_then, then) = self.asked_last;
+        let may_be_touched = held >= held_then && time - then >= TOUCHED_SINCE;
+        let is_much =
+            size >= MUCH && (may_be_touched || grown >= HIGHER.max(self.last.anonymous as i64 / 100));
         if !(is_higher || is_much) || self.file.is_none() || self.is_over {
             return;
         }
@@ -323,6 +332,7 @@ impl Recorder {
         self.lowest = self.round.total();
         let Some(resident) = resident::now() else { return };
         let time = self.clock.now();
+        self.asked_last = (self.lowest, time);
         let is_new = resident.anonymous.abs_diff(self.last.anonymous) > SLIGHT
             || resident.most > self.last.most
             || time - self.told >= TOLD_EVERY;
@@ -354,7 +364,7 @@ impl Recorder {
             let time = self.clock.now();
             correct(&mut self.round, self.pages.bytes(begin, length), begin, &mut block, time);
             self.most = self.most.max(self.round.total());
-            self.ask_kernel_if_higher(block.size);
+            self.ask_kernel_if_higher(block.size, time);
             self.round.end(begin as u64, &block, time);
             self.lowest = self.lowest.min(self.round.total());
             let last = begin + length;

@@ -58,8 +58,9 @@ pub fn summary_of_ram(all: &[Named]) -> String {
         all.iter().filter_map(|named| Some((named, named.explanation.host.as_ref()?))).collect();
     rows.sort_by_key(|(_, host)| std::cmp::Reverse(host.asked));
     for (named, host) in &rows {
-        let counted =
-            host.own().map_or_else(String::new, |own| format!(", {} counted by the kernel", bytes(own)));
+        let counted = host.own().map_or_else(String::new, |own| {
+            format!(", {}{} counted by the kernel", bytes(own), up_to(host.own_by_mark))
+        });
         let _ = writeln!(
             out,
             "oomph: {} has RAM: peak {} asked for{counted}",
@@ -162,4 +163,9 @@ fn overflow(out: &mut String, device: &Value, line_of: LineOf) {
     }
     policies(out, device);
     let _ = writeln!(out, "  A program that fits is faster: oomph.fit makes it fit, with the same result");
+}
+
+/// Where the kernel's high-water mark is beyond what was read.
+fn up_to(mark: Option<u64>) -> String {
+    mark.map_or_else(String::new, |most| format!(" to {}", bytes(most)))
 }
