@@ -261,6 +261,10 @@ mod tests {
     fn a_process_ends_and_is_not_there() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::find(child.id()).unwrap();
+        // Its words come a moment after it has begun.
+        while process.command().is_empty() {
+            std::thread::yield_now();
+        }
         assert!(process.is_there() && process.command()[0] == Path::new("sleep"));
         child.kill().unwrap();
         child.wait().unwrap();
