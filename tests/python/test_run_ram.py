@@ -396,6 +396,8 @@ def test_functions_of_c_are_named_where_they_are_wanted(recorded, oomph, tmp_pat
     assert held(found)[4]["bytes"] >= 64 * MIB
     code, out, err = oomph("explain", "--stacks", "--lines", "1", tmp_path / "load-ram.oomph")
     assert code == 0 and "Held at the peak, by stack (innermost first)" in out and " PyArray_New" in out, err
+    code, out, err = oomph("explain", "--within", f"{tmp_path / 'load.py'}:4", "--within", "nowhere.py", tmp_path / "load-ram.oomph")
+    assert code == 0 and "line 4 " in out and "nowhere.py: no line of it held anything at the peak" in err, err
     # Under the name of the library alone, without them.
     _, [plain] = recorded(text)
     largest = plain["host"]["stacks"][0]["frames"]

@@ -27,6 +27,8 @@ struct Known {
     library: usize,
     /// Whether it stands for a function of another library.
     is_stub: bool,
+    /// Bytes of the function or the thing that is there, if it has a name.
+    size: Option<usize>,
 }
 
 fn known(address: usize) -> Option<Known> {
@@ -35,10 +37,20 @@ fn known(address: usize) -> Option<Known> {
     // SAFETY: it writes what it is given places for.
     let is_known =
         unsafe { dladdr1(address as *const c_void, &raw mut information, &raw mut symbol, SYMBOL) } != 0;
-    // Name, kind and number of the section in the first of three words: 0 is no section.
-    // SAFETY: an entry of a loaded library's table of symbols.
-    let is_stub = !symbol.is_null() && unsafe { (*symbol)[0] >> 48 } == 0;
-    is_known.then_some(Known { library: information[1], is_stub })
+    // Name, kind and number of the section in the first of three words, the size in the last; no section is 0.
+    // SAFETY: an entry of a loaded library's table of symbols, or null.
+    let symbol = unsafe { symbol.as_ref() };
+    let is_stub = symbol.is_some_and(|symbol| symbol[0] >> 48 == 0);
+    is_known.then_some(Known {
+        library: information[1],
+        is_stub,
+        size: symbol.map(|symbol| symbol[2] as usize),
+    })
+}
+
+/// How long the function is that is at an address, if its library says so.
+pub fn size(address: usize) -> Option<usize> {
+    known(address)?.size
 }
 
 /// Whether an address is in this library. A function's own name does not say: it stands for what everybody finds.

@@ -10,12 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 unsafe extern "C" {
     fn _Unwind_Backtrace(step: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
-    fn dladdr1(
-        address: *const c_void,
-        information: *mut [usize; 4],
-        symbol: *mut *const [u64; 3],
-        flags: c_int,
-    ) -> c_int;
 }
 
 /// No more of the innermost frames of C are kept.
@@ -54,14 +48,8 @@ pub fn in_the_child() {
 
 /// Learns where the interpreter runs Python's code.
 pub fn learn() {
-    const SYMBOL: c_int = 1;
     let Some(begin) = crate::elf::find(c"_PyEval_EvalFrameDefault") else { return };
-    let (mut information, mut symbol) = ([0usize; 4], std::ptr::null::<[u64; 3]>());
-    // SAFETY: it writes what it is given places for.
-    let is_found = unsafe { dladdr1(begin as *const c_void, &raw mut information, &raw mut symbol, SYMBOL) };
-    if is_found != 0 && !symbol.is_null() {
-        // SAFETY: an entry of a loaded library's table of symbols: name and kind, value, size.
-        let size = unsafe { (*symbol)[2] } as usize;
+    if let Some(size) = crate::definitions::size(begin) {
         EVALUATES.0.store(begin, Relaxed);
         EVALUATES.1.store(begin.saturating_add(size), Relaxed);
     }

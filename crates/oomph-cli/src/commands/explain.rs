@@ -6,7 +6,7 @@ use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files, fixing, predicting};
 use clap::{Args, ValueEnum};
-use oomph_explain::{Finding, HostWithin, host_within};
+use oomph_explain::{Explanation, Finding, HostWithin, host_within};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Change, Tried};
 use oomph_predict::run::{Program, Runner, Until};
@@ -92,6 +92,7 @@ pub(crate) enum Format {
 pub(crate) struct Piece {
     name: String,
     file: PathBuf,
+    absolute: Option<PathBuf>,
     lines: RangeInclusive<u32>,
 }
 
@@ -100,7 +101,12 @@ impl FromStr for Piece {
 
     /// `FILE`, `FILE:LINE` or `FILE:FIRST-LAST`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let piece = |file: &str, lines| Self { name: text.to_owned(), file: file.into(), lines };
+        let piece = |file: &str, lines| Self {
+            name: text.to_owned(),
+            absolute: std::path::absolute(file).ok(),
+            file: file.into(),
+            lines,
+        };
         let all = || piece(text, 0..=u32::MAX);
         let Some((file, lines)) = text.rsplit_once(':') else { return Ok(all()) };
         let (first, last) = lines.split_once('-').unwrap_or((lines, lines));
@@ -116,9 +122,8 @@ impl FromStr for Piece {
 impl Piece {
     /// A program may have been started by a shorter path than the one that is asked for.
     fn contains(&self, file: &str, line: u32) -> bool {
-        let absolute = |path: &Path| std::path::absolute(path).ok();
         self.lines.contains(&line)
-            && (self.file == Path::new(file) || absolute(&self.file) == absolute(Path::new(file)))
+            && (self.file == Path::new(file) || self.absolute == std::path::absolute(file).ok())
     }
 }
 
@@ -154,6 +159,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         explanation
     });
     for (path, explanation) in arguments.files.iter().zip(explained) {
+        if let Ok(explanation) = &explanation {
+            say_what_is_not_within(arguments, explanation, printer);
+        }
         match explanation {
             Ok(explanation) => explanations.push((path.display().to_string(), explanation)),
             // One bad file does not lose the others.
@@ -182,6 +190,22 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     } else {
         Outcome::Fine
     })
+}
+
+/// A name that is not as it was recorded finds nothing.
+fn say_what_is_not_within(arguments: &Arguments, explanation: &Explanation, printer: &mut Printer) {
+    let Some(host) = &explanation.host else {
+        if !arguments.within.is_empty() {
+            printer.note("--within is of RAM, and this is no recording of it: oomph run --ram makes one");
+        }
+        return;
+    };
+    for piece in host.within.iter().filter(|piece| piece.lines.is_empty()) {
+        printer.note(&format!(
+            "{}: no line of it held anything at the peak. A file is named as it was recorded, or from this folder",
+            harmless(&piece.piece)
+        ));
+    }
 }
 
 /// Shows the change for the worst finding that has one, and tries it.

@@ -112,13 +112,17 @@ impl<'a> HostContext<'a> {
     /// The line of a stack; none where no Python was running.
     pub fn place(&self, stack: StackId) -> Option<Place> {
         let facts = self.sources.of_stack(stack);
-        let frame = self.recording.stacks.frame(facts.place?);
-        Some(Place::Line {
+        Some(self.place_of_frame(facts.place?, facts.own))
+    }
+
+    fn place_of_frame(&self, id: FrameId, own: bool) -> Place {
+        let frame = self.recording.stacks.frame(id);
+        Place::Line {
             file: self.recording.strings.get(frame.file).to_owned(),
             line: frame.line,
             function: self.recording.strings.get(frame.name).to_owned(),
-            own: facts.own,
-        })
+            own,
+        }
     }
 
     /// All frames of a stack, innermost first. The library that asked is one of its own only where its functions are not known.
@@ -129,15 +133,7 @@ impl<'a> HostContext<'a> {
             [first, second, ..] => usize::from(name(first) == CALLER && name(second).starts_with(NATIVE)),
             _ => 0,
         };
-        ids.iter().skip(known).map(|&id| {
-            let frame = self.recording.stacks.frame(id);
-            Place::Line {
-                file: self.recording.strings.get(frame.file).to_owned(),
-                line: frame.line,
-                function: self.recording.strings.get(frame.name).to_owned(),
-                own: self.sources.is_own(id),
-            }
-        })
+        ids.iter().skip(known).map(|&id| self.place_of_frame(id, self.sources.is_own(id)))
     }
 
     /// The line with this number.

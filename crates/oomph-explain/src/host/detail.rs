@@ -9,7 +9,7 @@ use crate::calls::{Calls, DetailLine, DetailStack, Origins};
 use crate::finding::Place;
 use crate::sources::Sources;
 use hashbrown::HashMap;
-use oomph_trace::{How, Moment, NEVER, Recording, StackId};
+use oomph_trace::{How, Moment, NEVER, Recording, Resident, StackId};
 
 /// Host memory of one process, block by block.
 #[derive(Clone, Debug, Default)]
@@ -72,10 +72,8 @@ impl HostDetail {
             detail.stack.push(stack);
         }
         detail.origins = calls.into_origins(stacks, lines);
-        detail.counted = (context.host.resident.iter())
-            .map(|one| HostCount { time: one.time, own: own(one), of_files: one.of_files })
-            .collect();
-        detail.counted.sort_by_key(|one| one.time);
+        let count = |one: &Resident| HostCount { time: one.time, own: own(one), of_files: one.of_files };
+        detail.counted = context.readings().iter().map(count).collect();
         detail
     }
 }
