@@ -59,7 +59,7 @@ demo-command:
 # One library for every Python from 3.10, against the C library of 2018. In a folder of its own until it is whole: builds do not meet.
 wheel: $(VENV_DIST)/.ready
 	@built=$$(mktemp -d) && trap 'rm -r "$$built"' EXIT && mkdir -p dist && \
-	$(WITH_DIST) $(SAYING) "building the wheel" maturin build --profile dist --locked --zig --compatibility manylinux_2_28 --target $(GLIBC_TARGET) --out "$$built" && \
+	$(WITH_DIST) $(SAYING) "building the wheel" maturin build --profile dist --locked --zig --compatibility manylinux_2_28 --compression-level 9 --target $(GLIBC_TARGET) --out "$$built" && \
 	$(VENV_DIST)/bin/wheel tags --remove --python-tag py3 --abi-tag none "$$built"/*.whl && \
 	$(VENV_DIST)/bin/python packaging/check_wheel.py "$$built"/*.whl && \
 	$(VENV_DIST)/bin/auditwheel show "$$built"/*.whl && \

@@ -2,7 +2,7 @@
 
     python packaging/check_wheel.py dist/oomph-*.whl
 
-Looks at the extension module and at the libraries that lie in it, which other tools do not see: the command writes them to files when it puts them under a program.
+Looks at the extension module and at the libraries that lie packed in it, which other tools do not see: the command writes them to files when it puts them under a program.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import zstandard
+
 # Of manylinux_2_28, which PyTorch's own wheels need too.
 GLIBC = (2, 28)
 MOST_BYTES = 12_000_000
@@ -22,6 +24,7 @@ MOST_BYTES = 12_000_000
 CARRIED = 4
 
 ELF = b"\x7fELF\x02\x01\x01"
+FRAME = b"\x28\xb5\x2f\xfd"
 SONAME = re.compile(r"\(SONAME\).*\[(.+)\]")
 VERSION = re.compile(r"Name: GLIBC_([\d.]+)")
 
@@ -34,16 +37,30 @@ def libraries(wheel: Path, folder: Path) -> dict[str, Path]:
             content = archive.read(name)
             if not content.startswith(ELF):
                 continue
-            starts = [match.start() for match in re.finditer(re.escape(ELF), content)]
-            for number, start in enumerate(starts):
-                path = folder / f"{len(found)}.so"
-                path.write_bytes(content[start:])
-                soname = SONAME.search(_readelf("-d", path))
-                if number == 0:
-                    found[name] = path
-                elif soname:
-                    found[f"{soname[1]} in {name}"] = path
+            found[name] = _as_file(content, folder, len(found))
+            for packed in _unpacked(content):
+                for match in re.finditer(re.escape(ELF), packed):
+                    path = _as_file(packed[match.start() :], folder, len(found))
+                    if soname := SONAME.search(_readelf("-d", path)):
+                        found[f"{soname[1]} in {name}"] = path
     return found
+
+
+def _unpacked(content: bytes) -> list[bytes]:
+    """What lies in some bytes as whole frames of zstd."""
+    unpacked = []
+    for match in re.finditer(re.escape(FRAME), content):
+        try:
+            unpacked.append(zstandard.ZstdDecompressor().decompress(content[match.start() :], allow_extra_data=True))
+        except (zstandard.ZstdError, MemoryError):
+            pass  # The same four bytes, in the code that looks for them.
+    return unpacked
+
+
+def _as_file(content: bytes, folder: Path, number: int) -> Path:
+    path = folder / f"{number}.so"
+    path.write_bytes(content)
+    return path
 
 
 def newest_glibc(library: Path) -> tuple[int, ...]:

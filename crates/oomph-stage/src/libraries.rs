@@ -1,48 +1,41 @@
 //! The libraries that the command carries, as files.
 
+use crate::carried;
 use crate::folder::{is_private, make_private, places};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// `oomph-cuda`, built by the build script.
-pub(crate) const CUDA: Library = Library {
-    name: "liboomph_cuda.so",
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_cuda.so")),
-};
-/// `oomph-record`, built by the build script.
-pub const RECORD: Library = Library {
-    name: "liboomph_record.so",
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_record.so")),
-};
-/// `oomph-guard`, built by the build script.
-pub(crate) const GUARD: Library = Library {
-    name: "liboomph_guard.so",
-    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_guard.so")),
-};
+/// The virtual GPU: `oomph-cuda`.
+pub(crate) const CUDA: Library = Library { name: "liboomph_cuda.so" };
+/// The recorder of a GPU's memory: `oomph-record`.
+pub const RECORD: Library = Library { name: "liboomph_record.so" };
+/// What holds a program to a budget: `oomph-guard`.
+pub(crate) const GUARD: Library = Library { name: "liboomph_guard.so" };
+/// The recorder of the machine's memory: `oomph-ram`.
+pub const RAM: Library = Library { name: "liboomph_ram.so" };
 
-/// `oomph-ram`, built by the build script.
-pub const RAM: Library =
-    Library { name: "liboomph_ram.so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_ram.so")) };
-
-/// A library.
+/// A library that the build script built.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     pub(crate) name: &'static str,
-    pub(crate) bytes: &'static [u8],
 }
 
 impl Library {
     /// Whether it exists for this machine.
     pub fn exists(self) -> bool {
-        !self.bytes.is_empty()
+        carried::has_library(self.name)
     }
 
     /// Writes it into a folder.
     pub fn write(self, folder: &Path) -> io::Result<PathBuf> {
         let path = folder.join(self.name);
-        std::fs::write(&path, self.bytes)?;
+        std::fs::write(&path, self.bytes())?;
         Ok(path)
+    }
+
+    pub(crate) fn bytes(self) -> &'static [u8] {
+        carried::library(self.name)
     }
 }
 
@@ -55,7 +48,7 @@ pub fn recorder(library: Library) -> io::Result<PathBuf> {
         ));
     }
     let mut hasher = DefaultHasher::new();
-    library.bytes.hash(&mut hasher);
+    library.bytes().hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
     let cache = oomph_gpus::folders::cache().map(|folder| folder.join("oomph"));
     let mut reasons = Vec::new();
@@ -83,11 +76,11 @@ fn keep(folder: &Path, version: &str, library: Library) -> io::Result<PathBuf> {
     let folder = folder.join(version);
     make_private(&folder)?;
     let path = folder.join(library.name);
-    if is_private(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == library.bytes) {
+    if is_private(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == library.bytes()) {
         return Ok(path);
     }
     let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-    file.write_all(library.bytes)?;
+    file.write_all(library.bytes())?;
     file.persist(&path)?;
     Ok(path)
 }

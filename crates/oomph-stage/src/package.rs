@@ -3,11 +3,9 @@
 //! A script's Python may have another version of the package, or none: inside a child it is always that of the command. Parts of it
 //! go into processes under names of their own, flat, so that they never meet an installed `oomph`.
 
+use crate::carried;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Every file of `python/oomph`, by path below it; listed by the build script.
-const FILES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/package.rs"));
 
 /// A file that could not be written, and why.
 pub type WriteError = (PathBuf, io::Error);
@@ -22,8 +20,8 @@ pub fn write(folder: &Path) -> Result<(), WriteError> {
     let is_wanted = |path: &str| {
         YET_IN_A_CHILD.contains(&path) || !NOT_IN_A_CHILD.iter().any(|part| path.starts_with(part))
     };
-    let wanted = FILES.iter().filter(|(path, _)| is_wanted(path));
-    write_all(wanted.map(|(path, text)| (folder.join("oomph").join(path), *text)))
+    let wanted = carried::package().filter(|(path, _)| is_wanted(path));
+    write_all(wanted.map(|(path, text)| (folder.join("oomph").join(path), text)))
 }
 
 /// Writes the files of some parts of the package into a package of another name, without their folders.
@@ -34,7 +32,7 @@ pub fn write_parts(folder: &Path, name: &str, parts: &[&str]) -> Result<(), Writ
 
 /// Writes one file of the package, under its own name.
 pub fn write_file(folder: &Path, path: &str) -> Result<(), WriteError> {
-    let text = FILES.iter().find(|(file, _)| *file == path).map(|(_, text)| *text);
+    let text = carried::package().find(|(file, _)| *file == path).map(|(_, text)| text);
     let name = path.rsplit('/').next().unwrap_or(path);
     match text {
         Some(text) => write_all([(folder.join(name), text)].into_iter()),
@@ -44,9 +42,9 @@ pub fn write_file(folder: &Path, path: &str) -> Result<(), WriteError> {
 
 /// The files directly in a folder of the package, by name.
 fn files_of(part: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    FILES.iter().filter_map(move |(path, text)| {
+    carried::package().filter_map(move |(path, text)| {
         let (folder, file) = path.rsplit_once('/')?;
-        (folder == part).then_some((file, *text))
+        (folder == part).then_some((file, text))
     })
 }
 
@@ -61,7 +59,8 @@ fn write_all<'a>(files: impl Iterator<Item = (PathBuf, &'a str)>) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
-    use super::{FILES, files_of, write_file, write_parts};
+    use super::{files_of, write_file, write_parts};
+    use crate::carried;
     use std::path::Path;
 
     #[test]
@@ -76,13 +75,13 @@ mod tests {
                 .sum()
         }
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph");
-        assert_eq!(FILES.len(), count(&package), "touch crates/oomph-stage/build.rs");
-        assert!(FILES.len() > 90);
+        assert_eq!(carried::package().count(), count(&package), "touch crates/oomph-stage/build.rs");
+        assert!(carried::package().count() > 90);
     }
 
     #[test]
     fn the_package_is_of_the_version_of_the_command() {
-        let (_, text) = FILES.iter().find(|(name, _)| *name == "_version.py").unwrap();
+        let (_, text) = carried::package().find(|(name, _)| *name == "_version.py").unwrap();
         assert!(text.contains(&format!("VERSION = \"{}\"", env!("CARGO_PKG_VERSION"))), "{text}");
     }
 
