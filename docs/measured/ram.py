@@ -890,6 +890,15 @@ GOES_ON = {
         while time.monotonic() < end:
             cache[random.randrange(1000)] = np.ones(20_000)
         """,
+    "the same, of lengths that are all different": """
+        import random, sys, time
+        import numpy as np
+        random.seed(0)
+        end = time.monotonic() + float(sys.argv[1])
+        cache = [None] * 1000
+        while time.monotonic() < end:
+            cache[random.randrange(1000)] = np.ones(random.randrange(10_000, 30_000))
+        """,
     "objects in a dict, replaced": """
         import random, sys, time
         random.seed(0)

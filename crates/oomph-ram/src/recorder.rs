@@ -26,8 +26,10 @@ unsafe extern "C" {
 const GROWN: i64 = 16 << 20;
 /// Microseconds between two writes, to begin with. A file that becomes long is written less often.
 const EVERY: i64 = 100_000;
-/// With each of so many bytes, half as often.
-const LONG: u64 = 16 << 20;
+/// With each of so many bytes, half as often, and with twice as many events at once: an hour of whatever comes and goes is then some of these.
+const LONG: u64 = 12 << 20;
+/// So often at the most, for times and for events: those wait in memory.
+const MOST_HALVED: (u64, u64) = (7, 4);
 /// Of processes that the program starts, most are small: a shell, a search for a library.
 const WORTH_A_FILE: i64 = 16 << 20;
 /// So many steps are noted, however fast they are.
@@ -47,6 +49,8 @@ const LOOKING: i64 = 50;
 
 /// Of so many stacks functions of C are kept.
 const MOST_STACKS_OF_C: usize = 100_000;
+/// What code is called that lies in no file: a compiler in the process has made it.
+const GENERATED: &str = "generated code";
 /// Microseconds between two readings for pages of files that go.
 const FILES_GO: i64 = 1_000;
 
@@ -212,7 +216,10 @@ impl Recorder {
             if library == own && frames.is_empty() {
                 continue;
             }
-            let file = self.libraries.path(library).unwrap_or_default().to_owned();
+            let Some(file) = self.libraries.path(library).map(str::to_owned) else {
+                frames.push(Frame { name: format!("{NATIVE}{GENERATED}"), file: String::new(), line: 0 });
+                continue;
+            };
             frames.push(Frame { name: format!("{NATIVE}{offset:#x}"), file, line: 0 });
         }
         frames
@@ -399,13 +406,22 @@ impl Recorder {
         self.is_over
     }
 
+    /// How often the file has become longer by much.
+    fn longer(&self) -> u64 {
+        self.file.as_ref().map_or(0, File::length) / LONG
+    }
+
     /// Microseconds between two writes.
     fn every(&self) -> i64 {
-        EVERY << (self.file.as_ref().map_or(0, File::length) / LONG).min(7)
+        EVERY << self.longer().min(MOST_HALVED.0)
+    }
+
+    fn is_full(&self) -> bool {
+        self.round.is_full(self.longer().min(MOST_HALVED.1) as u32)
     }
 
     fn write_if_due(&mut self, time: i64) {
-        if self.round.is_full() || self.round.grown() >= GROWN || time - self.written >= self.every() {
+        if self.is_full() || self.round.grown() >= GROWN || time - self.written >= self.every() {
             self.write();
         }
     }
@@ -427,8 +443,7 @@ impl Recorder {
             return;
         }
         self.written = self.clock.now();
-        if self.file.is_none()
-            && (self.place.at_once || self.round.is_full() || self.round.total() >= WORTH_A_FILE)
+        if self.file.is_none() && (self.place.at_once || self.is_full() || self.round.total() >= WORTH_A_FILE)
         {
             self.file = File::create(&self.place.path, self.place.most, Owner::Nobody).ok();
             if self.file.is_none() {

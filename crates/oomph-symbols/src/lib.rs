@@ -1,6 +1,7 @@
 //! Names of functions of C: a recorder keeps addresses, and libraries say what is there.
 //!
-//! Boundary: it reads libraries of this machine, so it is for recordings that were just made here, not for those of strangers. A library without symbols leaves its frames as they are.
+//! Boundary: it reads libraries of this machine, so it is for recordings that were just made here, not for those of strangers. A library without symbols leaves its frames as they are, and so does one that
+//! was replaced while the program ran: another function would lie where one was called.
 
 use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
@@ -8,7 +9,8 @@ use object::{Endianness, Object, ObjectSymbol, ReadCache};
 use oomph_trace::format::{FormatError, append_names};
 use oomph_trace::{FrameId, NATIVE, Recording};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A name of templates within templates says nothing more after so many characters.
@@ -22,9 +24,11 @@ pub fn name_frames(path: &Path, recording: &Recording) -> Result<usize, FormatEr
             of_library.entry(recording.strings.get(frame.file)).or_default().push((id as FrameId, offset));
         }
     }
+    let used = first_used(recording);
     let mut names = Vec::new();
     for (library, frames) in of_library {
-        let found = Library::read(Path::new(library)).unwrap_or_default();
+        let since = frames.iter().filter_map(|(id, _)| used.get(*id as usize).copied()).min();
+        let found = Library::read(Path::new(library), since.unwrap_or(i64::MAX)).unwrap_or_default();
         let name = |(id, offset)| Some((id, format!("{NATIVE}{}", found.name(offset)?)));
         names.extend(frames.into_iter().filter_map(name));
     }
@@ -32,6 +36,33 @@ pub fn name_frames(path: &Path, recording: &Recording) -> Result<usize, FormatEr
         append_names(path, &names)?;
     }
     Ok(names.len())
+}
+
+/// When each frame was first seen, in microseconds since 1970.
+fn first_used(recording: &Recording) -> Vec<i64> {
+    let mut of_stacks = vec![i64::MAX; recording.stacks.len()];
+    if let Some(host) = &recording.host {
+        for (&stack, &time) in host.events.stack.iter().zip(&host.events.time) {
+            if let Some(first) = of_stacks.get_mut(stack as usize) {
+                *first = time.min(*first);
+            }
+        }
+    }
+    let mut of_frames = vec![i64::MAX; recording.stacks.frames().len()];
+    for (stack, &time) in of_stacks.iter().enumerate() {
+        for &frame in recording.stacks.get(stack as u32) {
+            if let Some(first) = of_frames.get_mut(frame as usize) {
+                *first = time.min(*first);
+            }
+        }
+    }
+    of_frames
+}
+
+/// Whether a file is what it was at a time. One that is put in another's place, or written anew, has changed then.
+fn is_as_it_was(file: &Metadata, time: i64) -> bool {
+    let changed = file.ctime().saturating_mul(1_000_000).saturating_add(file.ctime_nsec() / 1000);
+    changed <= time
 }
 
 /// Where a frame is in its library, as the recorder writes it.
@@ -49,9 +80,11 @@ struct Library {
 }
 
 impl Library {
-    fn read(path: &Path) -> Option<Self> {
+    /// What is in a file, if that is still what it was when the library was first used.
+    fn read(path: &Path, used: i64) -> Option<Self> {
+        let metadata = path.metadata().ok()?;
         // A device or a pipe would have us wait.
-        if !path.metadata().ok()?.is_file() {
+        if !metadata.is_file() || !is_as_it_was(&metadata, used) {
             return None;
         }
         let bytes = ReadCache::new(File::open(path).ok()?);
@@ -119,7 +152,7 @@ mod tests {
     #[test]
     fn a_library_says_what_is_where() {
         let own = std::env::current_exe().unwrap_or_default();
-        let library = Library::read(&own).unwrap_or_default();
+        let library = Library::read(&own, i64::MAX).unwrap_or_default();
         let place = library.functions.iter().find(|(.., name)| name.contains("a_library_says_what_is_where"));
         let Some((address, ..)) = place else { panic!("the test's own function is not in {own:?}") };
         let offset = library.loaded.iter().find_map(|(begin, length, at)| {
@@ -128,6 +161,9 @@ mod tests {
         let name = offset.and_then(|offset| library.name(offset + 1)).unwrap_or_default();
         assert!(name.contains("a_library_says_what_is_where"), "{name}");
         assert_eq!(library.name(u64::MAX), None);
-        assert!(Library::read(Path::new("/dev/null")).is_none());
+        assert!(Library::read(Path::new("/dev/null"), i64::MAX).is_none());
+        let changed = own.metadata().map_or(0, |metadata| metadata.ctime() * 1_000_000);
+        assert!(Library::read(&own, changed - 1).is_none(), "it was replaced since");
+        assert!(Library::read(&own, changed + 1_000_000).is_some());
     }
 }

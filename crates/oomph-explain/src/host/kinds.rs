@@ -3,7 +3,7 @@
 //! Boundary: what names say; no sums. A library that is not known is called native, a block without a library and without a library's Python is called unknown.
 
 use crate::sources::{Sources, is_native};
-use oomph_trace::{CALLER, FrameId, How, Recording, StackId};
+use oomph_trace::{CALLER, FrameId, How, NATIVE, Recording, StackId};
 
 /// What a block of host memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,6 +174,8 @@ impl Under {
             "toarray" | "todense" => has("/scipy/"),
             "_asarray_with_order" => has("/sklearn/"),
             "__array__" => tables || has("torch/_tensor.py"),
+            // A function of C, which is there where those were recorded.
+            "array_astype" => has("/numpy/"),
             _ => false,
         };
         let concatenates = match name {
@@ -253,7 +255,11 @@ pub fn stacks(recording: &Recording, sources: &Sources) -> Vec<HostStack> {
                 native: is_native(recording, frame),
                 own: sources.is_own(id as FrameId),
                 kind: if caller { Some(HostKind::of_library(&lower)) } else { HostKind::of_path(&lower) },
-                under: if caller { Under::default() } else { Under::of(name, &path) },
+                under: if caller {
+                    Under::default()
+                } else {
+                    Under::of(name.strip_prefix(NATIVE).unwrap_or(name), &path)
+                },
             }
         })
         .collect();
@@ -269,7 +275,9 @@ pub fn stacks(recording: &Recording, sources: &Sources) -> Vec<HostStack> {
                 caller: facts().next().filter(|frame| frame.caller).and_then(|frame| frame.kind),
                 python: library().next().and_then(|frame| frame.kind),
                 tables: library().any(|frame| frame.kind == Some(HostKind::Tables)),
-                under: library().fold(Under::default(), |all, frame| all.or(frame.under)),
+                under: facts()
+                    .take_while(|frame| !frame.own)
+                    .fold(Under::default(), |all, frame| all.or(frame.under)),
             }
         })
         .collect()

@@ -5,6 +5,7 @@
 //! At the peak of RAM, a copy and, from before, what it was made of. Two ways to know: the copy was made inside a function that converts
 //! (`DataFrame.astype`, `to_numpy`, `to_pandas`, `Module.float`, `toarray` and their like), and an older line holds as much, or as much in other types; or
 //! arrays and tensors of exactly the same number of bytes, or of half or twice as many, are alive together (`torch.tensor(array)`, which copies).
+//! NumPy's own `astype` is a function of C, and is seen where those were recorded: `oomph run --ram --native`.
 //!
 //! ## What to do
 //!
@@ -174,6 +175,26 @@ mod tests {
         program.wait(500_000_000);
         program.alloc(How::Large, 1, read);
         assert_eq!(program.found(CODE)[0].severity.name(), "note");
+    }
+
+    #[test]
+    fn numpys_own_is_found_where_functions_of_c_were_recorded() {
+        for (function, wanted) in [("<native> array_astype", 1), ("<native> array_copy", 0)] {
+            let mut program = Program::default();
+            let floats = program.asked_by(NUMPY, "load.py", 3);
+            let narrow = program.stack(&[
+                (CALLER, NUMPY, 0),
+                ("<native> PyArray_NewLikeArray", NUMPY, 0),
+                (function, NUMPY, 0),
+                ("main", "load.py", 4),
+            ]);
+            program.alloc(How::Large, 800 * MIB, floats);
+            program.alloc(How::Large, 400 * MIB, narrow);
+            let titles: Vec<String> = program.found(CODE).into_iter().map(|one| one.title).collect();
+            assert_eq!(titles.len(), wanted, "{titles:?}");
+            let title = "400 MiB are in RAM twice: a converted copy from load.py:4 main beside its original";
+            assert!(titles.iter().all(|one| one == title), "{titles:?}");
+        }
     }
 
     #[test]
