@@ -43,6 +43,17 @@ TRAIN = """
     del data
     time.sleep(0.2)
     """
+# Of less than a MiB each: such blocks are taken for one another where one follows the other at once.
+PAUSES = """
+    import time
+    import numpy as np
+
+    for turn in range(3):
+        held = [np.ones(900_000, dtype=np.uint8) for _ in range(100)]
+        time.sleep(0.3)
+        held = None
+        time.sleep(0.6)
+    """
 HOSTILE = "<img src=x onerror=window.ran=1>.py"
 
 
@@ -252,3 +263,14 @@ def test_a_strangers_names_are_text(see, oomph, tmp_path):
     opened.drawn()
     assert opened.run("window.ran") is None and opened.run("document.querySelectorAll('img, [onerror]').length") == 0
     assert HOSTILE in opened.run("document.querySelector('#app').textContent")
+
+
+def test_what_is_freed_before_a_pause_is_not_held_in_it(oomph, see, tmp_path):
+    recorded(oomph, tmp_path, "pauses.py", PAUSES)
+    opened, _ = see(tmp_path / "pauses-ram.oomph")
+    held = opened.run("() => { const m = window.oomph.memory(), { to } = window.oomph.store.state; return [...m.timeline('kind', 0, to, 2000, window.oomph.scale()).allocated]; }")
+    # What was held before the first of them is there in each pause again.
+    high = [value >= max(held) - 30 * MIB for value in held]
+    rises = sum(1 for before, after in zip(high, high[1:]) if after and not before)
+    falls = sum(1 for before, after in zip(high, high[1:]) if before and not after)
+    assert (rises, falls) == (3, 3)

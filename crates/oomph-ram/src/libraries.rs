@@ -5,11 +5,12 @@
 
 use crate::spread::Map;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 const LIST: &str = "/proc/self/maps";
-/// Code that belongs to no file may be anywhere, and each new page of it would have the list read again: after so many readings, only one page in so many does.
+/// Code that belongs to no file may be anywhere, and each new page of it would have the list read again: after so many readings, it is done once in a while.
 const MOST_READS: u32 = 400;
-const ONE_IN: usize = 256;
+const A_WHILE: Duration = Duration::from_secs(1);
 const PAGE_BITS: u32 = 12;
 
 /// Code of a library.
@@ -28,6 +29,7 @@ pub struct Libraries {
     /// Pages of code that is in no library.
     unknown: Map<u64, ()>,
     reads: u32,
+    read_last: Option<Instant>,
 }
 
 impl Libraries {
@@ -45,11 +47,13 @@ impl Libraries {
         if address == 0 || self.unknown.contains_key(&page) {
             return (0, 0);
         }
-        if self.reads >= MOST_READS && !self.unknown.len().is_multiple_of(ONE_IN) {
+        let is_soon = self.read_last.is_some_and(|last| last.elapsed() < A_WHILE);
+        if self.reads >= MOST_READS && is_soon {
             self.unknown.insert(page, ());
             return (0, 0);
         }
-        self.reads += 1;
+        self.reads = self.reads.saturating_add(1);
+        self.read_last = Some(Instant::now());
         if let Ok(list) = std::fs::read_to_string(LIST) {
             self.read(&list);
         }

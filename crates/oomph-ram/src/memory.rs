@@ -13,7 +13,9 @@ const CLASSES: usize = 13;
 /// 64 KiB: what is larger is mapped by itself.
 const LARGEST: usize = SMALLEST << (CLASSES - 1);
 const CHUNK: usize = 1 << 20;
-const RESERVE: usize = 4 << 20;
+const RESERVE: usize = 12 << 20;
+/// A round is finished with what is left, whatever the kernel says.
+const _: () = assert!(RESERVE >= crate::ticks::MOST_BYTES + (2 << 20));
 const PAGE: usize = 4096;
 
 const MMAP: c_long = 9;

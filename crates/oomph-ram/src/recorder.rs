@@ -12,7 +12,7 @@ use crate::python::Frame;
 use crate::resident::{self, Resident};
 use crate::spread::Map;
 use crate::tables::Tables;
-use crate::ticks::{Round, Row};
+use crate::ticks::{Kept, Round};
 use crate::touched::{self, Pages};
 use crate::{memory, stacks};
 use std::ffi::{CString, c_int};
@@ -27,9 +27,9 @@ const GROWN: i64 = 16 << 20;
 /// Microseconds between two writes, to begin with. A file that becomes long is written less often.
 const EVERY: i64 = 100_000;
 /// With each of so many bytes, half as often, and with twice as many events at once: an hour of whatever comes and goes is then some of these.
-const LONG: u64 = 12 << 20;
-/// So often at the most, for times and for events: those wait in memory.
-const MOST_HALVED: (u64, u64) = (7, 4);
+const LONG: u64 = 8 << 20;
+/// So often at the most.
+const MOST_HALVED: u64 = 5;
 /// Of processes that the program starts, most are small: a shell, a search for a library.
 const WORTH_A_FILE: i64 = 16 << 20;
 /// So many steps are noted, however fast they are.
@@ -44,6 +44,8 @@ const HIGHER: i64 = 1 << 20;
 const MUCH: u64 = 1 << 20;
 /// Microseconds after which the kernel is asked before much is given back though no more is held than when it was asked last: it may have been touched only now.
 const TOUCHED_SINCE: i64 = 10_000;
+/// What a row takes in the file, mostly.
+const BYTES_OF_A_ROW: usize = 14;
 /// Which pages are there is looked at so rarely that it takes no more than this share of the time.
 const LOOKING: i64 = 50;
 
@@ -244,6 +246,7 @@ impl Recorder {
     }
 
     fn note(&mut self, address: usize, size: u64, how: How, stack: u32) {
+        self.write_if_late();
         if !self.notes() {
             return;
         }
@@ -270,7 +273,8 @@ impl Recorder {
         }
         let block = self.live.remove(address)?;
         if self.notes() {
-            self.round.end(address as u64, &block, time);
+            // What the kernel was asked comes before it.
+            self.round.end(address as u64, &block, self.clock.now());
             self.lowest = self.lowest.min(self.round.total());
         }
         Some(block)
@@ -294,6 +298,7 @@ impl Recorder {
     }
 
     fn map_by(&mut self, address: usize, length: usize, bytes: u64, kind: u8, stack: u32) {
+        self.write_if_late();
         if !self.notes() {
             return;
         }
@@ -372,7 +377,7 @@ impl Recorder {
             correct(&mut self.round, self.pages.bytes(begin, length), begin, &mut block, time);
             self.most = self.most.max(self.round.total());
             self.ask_kernel_if_higher(block.size, time);
-            self.round.end(begin as u64, &block, time);
+            self.round.end(begin as u64, &block, self.clock.now());
             self.lowest = self.lowest.min(self.round.total());
             let last = begin + length;
             if begin < address {
@@ -413,11 +418,18 @@ impl Recorder {
 
     /// Microseconds between two writes.
     fn every(&self) -> i64 {
-        EVERY << self.longer().min(MOST_HALVED.0)
+        EVERY << self.longer().min(MOST_HALVED)
     }
 
     fn is_full(&self) -> bool {
-        self.round.is_full(self.longer().min(MOST_HALVED.1) as u32)
+        self.round.is_full(self.longer())
+    }
+
+    /// Before anything begins: after a while in which nothing happened, what went before it is not to be taken for what comes after it.
+    fn write_if_late(&mut self) {
+        if self.clock.now() - self.written >= self.every() {
+            self.write();
+        }
     }
 
     fn write_if_due(&mut self, time: i64) {
@@ -452,8 +464,8 @@ impl Recorder {
         }
         self.look_at_pages(self.written);
         let (tables, Some(file)) = (&mut self.tables, &mut self.file) else { return };
-        let (rows, renumbered) = self.round.finish();
-        for (address, number) in renumbered {
+        let kept = self.round.kept();
+        for (address, number) in kept.renumbered() {
             self.live.renumber(address, number);
         }
         let mut chunk = |kind, content: &[u8]| {
@@ -462,7 +474,8 @@ impl Recorder {
             file.length() > before
         };
         let is_written =
-            tables.write(&mut chunk) && (rows.is_empty() || chunk(Kind::HostEvents, &events(&rows).0));
+            tables.write(&mut chunk) && (kept.len() == 0 || chunk(Kind::HostEvents, &events(&kept).0));
+        self.round.begin_next();
         self.ask_kernel();
         if !is_written {
             // The disk is full, or the file as long as it may be: what comes now would refer to what is not there.
@@ -510,28 +523,22 @@ fn correct(round: &mut Round, size: u64, begin: usize, block: &mut Block, time: 
     }
 }
 
-fn events(rows: &[Row]) -> Content {
+fn events(kept: &Kept) -> Content {
+    let rows = || kept.rows();
     let mut content = Content::default();
-    content.varint(rows.len() as u64);
-    for row in rows {
-        content.byte(row.action as u8);
-    }
+    content.0.reserve(kept.len() * BYTES_OF_A_ROW);
+    content.varint(kept.len() as u64);
+    rows().for_each(|row| content.byte(row.action as u8));
     let mut before = 0i64;
-    for row in rows {
+    for row in rows() {
         content.zigzag((row.number as i64).wrapping_sub(before));
         before = row.number as i64;
     }
-    for row in rows {
-        content.varint(row.size);
-    }
-    for row in rows {
-        content.byte(row.kind);
-    }
-    for row in rows {
-        content.varint(u64::from(row.stack));
-    }
+    rows().for_each(|row| content.varint(row.size));
+    rows().for_each(|row| content.byte(row.kind));
+    rows().for_each(|row| content.varint(u64::from(row.stack)));
     let mut before = 0i64;
-    for row in rows {
+    for row in rows() {
         content.zigzag(row.time.wrapping_sub(before));
         before = row.time;
     }

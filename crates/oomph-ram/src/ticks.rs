@@ -3,16 +3,28 @@
 //! A block that is taken and given back within a round leaves no trace in what is live at its end. It is written only if it was live at the moment of the round at which most was:
 //! then the highest total of the file is exactly the highest total there was, and what each line held at that moment is exact too, however many blocks come and go.
 //!
-//! A block that takes the place of one of the same line and size, as in a cache or from one training step to the next, changes nothing by line: it gets the number that the other had in the file, and
-//! neither is written. So what is written of a round is by how much each line holds more or less at its highest moment, and at its end.
+//! A block that takes the place of another of the same line and size, as in a cache, changes nothing by line: it gets the number that the other had in the file, and neither is written. So what is
+//! written of a round is by how much each line holds more or less at its highest moment, and at its end. Of blocks of a MiB and more, of which there are few, and of samples, each of which stands for others,
+//! each is written by itself: it is known which was there first.
 
 use crate::layout::{Action, How};
 use crate::live::Block;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Rows that wait, to begin with.
 const ROWS: usize = 16 << 10;
+/// So often twice as many may wait, at the most.
+const MOST_LONGER: u32 = 3;
+const MOST_ROWS: usize = ROWS << MOST_LONGER;
+/// From so many bytes on a block keeps its own number.
+const BY_ITSELF: u64 = 1 << 20;
+/// Of a round and of what is found out about it: so much may be asked for when the kernel has no more. To find out takes a place twice over, a number and a mark of each row, places of those that wait, and
+/// sixteen bytes of each in the file and on the way to it.
+pub const MOST_BYTES: usize =
+    if size_of::<Row>() > 72 { size_of::<Row>() * MOST_ROWS } else { 72 * MOST_ROWS };
+/// Places that are none.
+const NONE: u32 = u32::MAX;
 
 /// One event.
 #[derive(Clone, Copy)]
@@ -51,8 +63,8 @@ impl Round {
     }
 
     /// Whether no more rows should wait: `longer` is how many times twice as many may as to begin with.
-    pub fn is_full(&self, longer: u32) -> bool {
-        self.rows.len() >= ROWS << longer
+    pub fn is_full(&self, longer: u64) -> bool {
+        self.rows.len() >= ROWS << longer.min(u64::from(MOST_LONGER))
     }
 
     /// By how much more is live than when the round began.
@@ -80,24 +92,25 @@ impl Round {
         self.rows.push(Row { began, ..row(Action::FreeCompleted, address, block, time) });
     }
 
-    /// The rows that are worth writing, in order, and blocks that have another number from now on; the next round begins.
-    pub fn finish(&mut self) -> (Vec<Row>, Vec<(u64, u64)>) {
+    /// What of the round is to be written.
+    pub fn kept(&self) -> Kept<'_> {
         let (most, at_most) = self.highest();
-        let mut blocks = Blocks::of(&self.rows);
-        let mut kept = Vec::new();
+        let mut kept = Kept::of(&self.rows);
         // Up to the moment of the most, before which less was held, and from there on. A block that was there at that moment is in both.
-        for (part, from, limit) in
-            [(0..at_most, self.at_first, most.saturating_sub(1)), (at_most..self.rows.len(), most, most)]
-        {
-            let written = blocks.changes(&self.rows, part);
-            kept.extend(blocks.in_order(&self.rows, &written, from, limit));
+        kept.take(0..at_most, self.at_first, most.saturating_sub(1));
+        // What makes it the most comes when that was, whatever took the place of what in the meantime.
+        if let Some((place, at)) = kept.order.last_mut().filter(|(place, _)| is_begin(&self.rows, *place)) {
+            *at = (at_most as u32).saturating_sub(1).max(*place);
         }
-        let renumbered = blocks.renumbered(&self.rows);
+        kept.take(at_most..self.rows.len(), most, most);
+        kept
+    }
+
+    /// The next round begins.
+    pub fn begin_next(&mut self) {
         self.rows.clear();
-        self.rows.shrink_to(ROWS);
         self.number = self.number.wrapping_add(1);
         self.at_first = self.total;
-        (kept, renumbered)
     }
 
     /// The most bytes that were live after any row, and how many rows there were until then.
@@ -116,112 +129,130 @@ impl Round {
     }
 }
 
-/// What became of the blocks of a round, by the places of their rows.
-struct Blocks {
+fn is_begin(rows: &[Row], place: u32) -> bool {
+    rows.get(place as usize).is_some_and(|row| row.action == Action::Alloc)
+}
+
+/// What of a round is to be written, by the places of its rows.
+pub struct Kept<'a> {
+    rows: &'a [Row],
     /// Where the block of a row ended that began there.
-    ended: Vec<Option<usize>>,
-    /// The number that a block has in the file.
+    ended: Vec<u32>,
+    /// The number that the block of a row has in the file.
     numbers: Vec<u64>,
+    /// The rows, in order, and whose time each has.
+    order: Vec<(u32, u32)>,
 }
 
-/// What happened to blocks of one line and size, in part of a round: those that ended and had begun before it, and those that began and stay beyond it.
-#[derive(Default)]
-struct Change {
-    ended: Vec<usize>,
-    began: Vec<usize>,
-}
-
-impl Blocks {
-    fn of(rows: &[Row]) -> Self {
-        let mut ended = vec![None; rows.len()];
+impl<'a> Kept<'a> {
+    fn of(rows: &'a [Row]) -> Self {
+        let mut ended = vec![NONE; rows.len()];
         for (place, row) in rows.iter().enumerate() {
             if let Some(end) = row.began.and_then(|began| ended.get_mut(began as usize)) {
-                *end = Some(place);
+                *end = place as u32;
             }
         }
-        Self { ended, numbers: rows.iter().map(|row| row.number).collect() }
+        let numbers = rows.iter().map(|row| row.number).collect();
+        Self { rows, ended, numbers, order: Vec::with_capacity(rows.len()) }
     }
 
-    fn number(&self, place: usize, row: &Row) -> u64 {
-        let begun = row.began.map_or(place, |began| began as usize);
-        self.numbers.get(begun).copied().unwrap_or(row.number)
+    pub fn len(&self) -> usize {
+        self.order.len()
     }
 
-    /// The places of the rows of a part that are to be written. Of blocks that took the place of others neither is, and they get the others' numbers.
-    fn changes(&mut self, rows: &[Row], part: Range<usize>) -> Vec<usize> {
-        let mut written = Vec::new();
-        let mut changes: HashMap<(u64, u8, u32), Change> = HashMap::new();
+    pub fn rows(&self) -> impl Iterator<Item = Row> + Clone + '_ {
+        self.order.iter().filter_map(|&(place, at)| {
+            let row = *self.rows.get(place as usize)?;
+            Some(Row { number: self.number(place, &row), time: self.rows.get(at as usize)?.time, ..row })
+        })
+    }
+
+    /// Blocks that are live now and have another number from now on: their addresses, and it.
+    pub fn renumbered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let known = self.rows.iter().zip(self.numbers.iter().zip(&self.ended));
+        known
+            .filter(|(row, (number, end))| {
+                row.action == Action::Alloc && **end == NONE && row.number != **number
+            })
+            .map(|(row, (number, _))| (row.address, *number))
+    }
+
+    fn number(&self, place: u32, row: &Row) -> u64 {
+        self.numbers.get(row.began.unwrap_or(place) as usize).copied().unwrap_or(row.number)
+    }
+
+    /// Takes what changed in a part of the round, of which there are never more bytes than `limit`.
+    fn take(&mut self, part: Range<usize>, from: i64, limit: i64) {
+        let is_written = self.changes(&part);
+        self.put_in_order(&part, &is_written, from, limit);
+    }
+
+    /// For each row of a part whether it is to be written. Of blocks that took the place of others neither is, and they get the others' numbers.
+    fn changes(&mut self, part: &Range<usize>) -> Vec<bool> {
+        let mut is_written = vec![false; part.len()];
+        let mut mark = |place: u32| {
+            if let Some(mark) = is_written.get_mut(place as usize - part.start) {
+                *mark = true;
+            }
+        };
+        let rows = self.rows;
+        let row = |place: u32| rows.get(place as usize);
+        // Rows of blocks that had begun before, or stay.
+        let mut changes: Vec<u32> = Vec::with_capacity(part.len());
         for (place, row) in rows.iter().enumerate().take(part.end).skip(part.start) {
-            let is_start = row.action == Action::Alloc;
+            let ends = self.ended.get(place).copied().unwrap_or(NONE) as usize;
             let is_within = match row.began {
                 Some(began) => began as usize >= part.start,
-                None => {
-                    is_start && self.ended.get(place).is_some_and(|end| end.is_some_and(|end| end < part.end))
-                }
+                None => row.action == Action::Alloc && ends < part.end,
             };
-            let is_block =
-                How::from_number(row.kind).is_some_and(|how| !matches!(how, How::Mapped | How::Shared));
             if is_within {
                 continue;
             }
-            if !is_block {
-                written.push(place);
-                continue;
+            if row.kind == How::Large as u8 && row.size < BY_ITSELF {
+                changes.push(place as u32);
+            } else {
+                mark(place as u32);
             }
-            let change = changes.entry((row.size, row.kind, row.stack)).or_default();
-            if is_start { change.began.push(place) } else { change.ended.push(place) }
         }
-        for Change { ended, began } in changes.values() {
-            let replaced = ended.len().min(began.len());
-            // Those that went first, and those that came last: in between less is said than there was.
-            let (gone, left) = ended.split_at(ended.len() - replaced);
-            let (taking, new) = began.split_at(replaced);
-            written.extend(gone.iter().chain(new));
-            for (from, to) in left.iter().zip(taking) {
-                let number = rows.get(*from).map(|row| self.number(*from, row));
-                if let (Some(number), Some(slot)) = (number, self.numbers.get_mut(*to)) {
+        let key = |place: u32| row(place).map(|row| (row.size, row.stack));
+        changes.sort_unstable_by_key(|place| (key(*place), *place));
+        for alike in changes.chunk_by(|one, other| key(*one) == key(*other)) {
+            let begun = || alike.iter().copied().filter(|place| is_begin(rows, *place));
+            let ended = || alike.iter().copied().filter(|place| !is_begin(rows, *place));
+            let replaced = begun().count().min(ended().count());
+            // Those that went first, and those that came last, are written.
+            let gone = ended().count() - replaced;
+            ended().take(gone).chain(begun().skip(replaced)).for_each(&mut mark);
+            for (from, to) in ended().skip(gone).zip(begun()) {
+                let number = row(from).map(|row| self.number(from, row));
+                if let (Some(number), Some(slot)) = (number, self.numbers.get_mut(to as usize)) {
                     *slot = number;
                 }
             }
         }
-        written.sort_unstable();
-        written
+        is_written
     }
 
-    /// Those rows, in an order in which there are never more bytes than `limit`: one that would be too much waits for others to go, or for the end, when as much is said as there was.
-    fn in_order(&self, rows: &[Row], written: &[usize], mut total: i64, limit: i64) -> Vec<Row> {
-        let numbered =
-            |place: &usize| rows.get(*place).map(|row| Row { number: self.number(*place, row), ..*row });
-        let (mut ordered, mut waiting) = (Vec::with_capacity(written.len()), VecDeque::<Row>::new());
-        let mut time = 0;
-        for row in written.iter().filter_map(numbered) {
-            time = row.time;
-            match row.action {
-                Action::Alloc => waiting.push_back(row),
-                _ => {
-                    total -= row.size as i64;
-                    ordered.push(row);
-                }
+    /// Puts those rows in an order in which there are never more bytes than `limit`: one that would be too much waits for others to go, or for the end, when as much is said as there was.
+    fn put_in_order(&mut self, part: &Range<usize>, is_written: &[bool], mut total: i64, limit: i64) {
+        let size = |place: u32| self.rows.get(place as usize).map_or(0, |row| row.size as i64);
+        let mut waiting = VecDeque::<u32>::new();
+        for (place, _) in part.clone().zip(is_written).filter(|(_, is_written)| **is_written) {
+            let place = place as u32;
+            if is_begin(self.rows, place) {
+                waiting.push_back(place);
+            } else {
+                total -= size(place);
+                self.order.push((place, place));
             }
-            while let Some(first) = waiting.front().filter(|first| total + first.size as i64 <= limit) {
-                total += first.size as i64;
-                ordered.push(Row { time, ..*first });
+            while let Some(&first) = waiting.front().filter(|first| total + size(**first) <= limit) {
+                total += size(first);
+                self.order.push((first, place));
                 waiting.pop_front();
             }
         }
-        ordered.extend(waiting.into_iter().map(|row| Row { time, ..row }));
-        ordered
-    }
-
-    /// Blocks that are live now and have another number: their addresses, and it.
-    fn renumbered(&self, rows: &[Row]) -> Vec<(u64, u64)> {
-        rows.iter()
-            .zip(self.numbers.iter().zip(&self.ended))
-            .filter(|(row, (number, end))| {
-                row.action == Action::Alloc && end.is_none() && row.number != **number
-            })
-            .map(|(row, (number, _))| (row.address, *number))
-            .collect()
+        let end = (part.end as u32).saturating_sub(1);
+        self.order.extend(waiting.into_iter().map(|place| (place, end)));
     }
 }
 
@@ -235,6 +266,7 @@ fn row(action: Action, address: u64, block: &Block, time: i64) -> Row {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashMap;
 
     /// The highest total of rows, and what each stack held then.
     fn peak(rows: &[(Action, u64, u32)], from: i64) -> (i64, Vec<i64>) {
@@ -258,7 +290,10 @@ mod tests {
             let mut slots: Vec<Option<Block>> = vec![None; 8];
             let (mut all, mut kept, mut numbers, mut live) = (Vec::new(), Vec::new(), 0, HashMap::new());
             let end_round = |round: &mut Round, slots: &mut Vec<Option<Block>>, live: &mut HashMap<u64, (u64, u32)>, kept: &mut Vec<Row>| {
-                let (rows, renumbered) = round.finish();
+                let finished = round.kept();
+                let (rows, renumbered): (Vec<Row>, Vec<(u64, u64)>) = (finished.rows().collect(), finished.renumbered().collect());
+                assert_eq!(finished.len(), rows.len());
+                round.begin_next();
                 // A number is live once at the most, and ends as what it began.
                 for row in &rows {
                     let block = (row.size, row.stack);
@@ -278,6 +313,7 @@ mod tests {
                 Ok(())
             };
             for (count, (slot, size, stack)) in steps.into_iter().enumerate() {
+                let size = if size == 4 { BY_ITSELF } else { size };
                 match slots[slot].take() {
                     Some(block) => {
                         all.push((Action::FreeCompleted, block.size, block.stack));
@@ -296,6 +332,7 @@ mod tests {
                 }
             }
             end_round(&mut round, &mut slots, &mut live, &mut kept)?;
+            prop_assert!(kept.is_sorted_by_key(|row| row.time));
             let kept: Vec<_> = kept.iter().map(|row| (row.action, row.size, row.stack)).collect();
             prop_assert_eq!(peak(&kept, 0), peak(&all, 0));
         }
@@ -315,7 +352,8 @@ mod tests {
             slots.push(block(slot, &round));
             round.begin(slot, &slots[slot as usize], 0);
         }
-        assert_eq!(round.finish().0.len(), 1000);
+        assert_eq!(round.kept().len(), 1000);
+        round.begin_next();
         let mut written = 0;
         for change in 1000..9000u64 {
             let slot = (change * 7919 % 1000) as usize;
@@ -325,12 +363,13 @@ mod tests {
             round.end(slots[slot].number, &slots[slot], change as i64);
             slots[slot] = new;
             if change % 2000 == 1999 {
-                let (rows, renumbered) = round.finish();
-                written += rows.len();
-                for (address, number) in renumbered {
+                let kept = round.kept();
+                written += kept.len();
+                for (address, number) in kept.renumbered() {
                     let slot = slots.iter_mut().find(|block| block.number == address).unwrap();
                     slot.number = number;
                 }
+                round.begin_next();
             }
         }
         assert!(written <= 8, "{written}");
