@@ -30,12 +30,14 @@ impl Library {
     /// Writes it into a folder.
     pub fn write(self, folder: &Path) -> io::Result<PathBuf> {
         let path = folder.join(self.name);
-        std::fs::write(&path, self.bytes())?;
+        std::fs::write(&path, self.bytes()?)?;
         Ok(path)
     }
 
-    pub(crate) fn bytes(self) -> &'static [u8] {
-        carried::library(self.name)
+    fn bytes(self) -> io::Result<&'static [u8]> {
+        let bytes = carried::library(self.name);
+        let reason = || format!("{} is not in this build of oomph, or cannot be unpacked", self.name);
+        if bytes.is_empty() { Err(io::Error::other(reason())) } else { Ok(bytes) }
     }
 }
 
@@ -48,7 +50,7 @@ pub fn recorder(library: Library) -> io::Result<PathBuf> {
         ));
     }
     let mut hasher = DefaultHasher::new();
-    library.bytes().hash(&mut hasher);
+    library.bytes()?.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
     let cache = oomph_gpus::folders::cache().map(|folder| folder.join("oomph"));
     let mut reasons = Vec::new();
@@ -75,12 +77,12 @@ fn keep(folder: &Path, version: &str, library: Library) -> io::Result<PathBuf> {
     make_private(folder)?;
     let folder = folder.join(version);
     make_private(&folder)?;
-    let path = folder.join(library.name);
-    if is_private(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == library.bytes()) {
+    let (path, bytes) = (folder.join(library.name), library.bytes()?);
+    if is_private(&path) && std::fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(path);
     }
     let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-    file.write_all(library.bytes())?;
+    file.write_all(bytes)?;
     file.persist(&path)?;
     Ok(path)
 }

@@ -16,8 +16,8 @@ use std::path::Path;
 /// A name of templates within templates says nothing more after so many characters.
 const LONGEST: usize = 200;
 
-/// Gives the frames of C of a recording their names, in its file. How many have one now.
-pub fn name_frames(path: &Path, recording: &Recording) -> Result<usize, FormatError> {
+/// Gives the frames of C of a recording their names, in its file. The libraries that are not what they were when the program called them: their frames have none.
+pub fn name_frames<'a>(path: &Path, recording: &'a Recording) -> Result<Vec<&'a str>, FormatError> {
     let mut of_library: BTreeMap<&str, Vec<(FrameId, u64)>> = BTreeMap::new();
     for (id, frame) in recording.stacks.frames().iter().enumerate() {
         if let Some(offset) = offset(recording.strings.get(frame.name)) {
@@ -25,17 +25,22 @@ pub fn name_frames(path: &Path, recording: &Recording) -> Result<usize, FormatEr
         }
     }
     let used = first_used(recording);
-    let mut names = Vec::new();
+    let (mut names, mut changed) = (Vec::new(), Vec::new());
     for (library, frames) in of_library {
         let since = frames.iter().filter_map(|(id, _)| used.get(*id as usize).copied()).min();
-        let found = Library::read(Path::new(library), since.unwrap_or(i64::MAX)).unwrap_or_default();
+        let metadata = Path::new(library).metadata();
+        if !metadata.is_ok_and(|file| is_as_it_was(&file, since.unwrap_or(i64::MAX))) {
+            changed.push(library);
+            continue;
+        }
+        let found = Library::read(Path::new(library)).unwrap_or_default();
         let name = |(id, offset)| Some((id, format!("{NATIVE}{}", found.name(offset)?)));
         names.extend(frames.into_iter().filter_map(name));
     }
     if !names.is_empty() {
         append_names(path, &names)?;
     }
-    Ok(names.len())
+    Ok(changed)
 }
 
 /// When each frame was first seen, in microseconds since 1970.
@@ -80,11 +85,9 @@ struct Library {
 }
 
 impl Library {
-    /// What is in a file, if that is still what it was when the library was first used.
-    fn read(path: &Path, used: i64) -> Option<Self> {
-        let metadata = path.metadata().ok()?;
+    fn read(path: &Path) -> Option<Self> {
         // A device or a pipe would have us wait.
-        if !metadata.is_file() || !is_as_it_was(&metadata, used) {
+        if !path.metadata().ok()?.is_file() {
             return None;
         }
         let bytes = ReadCache::new(File::open(path).ok()?);
@@ -152,7 +155,7 @@ mod tests {
     #[test]
     fn a_library_says_what_is_where() {
         let own = std::env::current_exe().unwrap_or_default();
-        let library = Library::read(&own, i64::MAX).unwrap_or_default();
+        let library = Library::read(&own).unwrap_or_default();
         let place = library.functions.iter().find(|(.., name)| name.contains("a_library_says_what_is_where"));
         let Some((address, ..)) = place else { panic!("the test's own function is not in {own:?}") };
         let offset = library.loaded.iter().find_map(|(begin, length, at)| {
@@ -161,9 +164,10 @@ mod tests {
         let name = offset.and_then(|offset| library.name(offset + 1)).unwrap_or_default();
         assert!(name.contains("a_library_says_what_is_where"), "{name}");
         assert_eq!(library.name(u64::MAX), None);
-        assert!(Library::read(Path::new("/dev/null"), i64::MAX).is_none());
-        let changed = own.metadata().map_or(0, |metadata| metadata.ctime() * 1_000_000);
-        assert!(Library::read(&own, changed - 1).is_none(), "it was replaced since");
-        assert!(Library::read(&own, changed + 1_000_000).is_some());
+        assert!(Library::read(Path::new("/dev/null")).is_none());
+        let file = own.metadata().unwrap();
+        let changed = file.ctime() * 1_000_000;
+        assert!(!is_as_it_was(&file, changed - 1), "it was replaced since");
+        assert!(is_as_it_was(&file, changed + 1_000_000));
     }
 }

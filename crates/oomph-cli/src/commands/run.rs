@@ -15,7 +15,7 @@ use oomph_run::{Program, Ran};
 use oomph_stage::guard::Limits;
 use oomph_stage::libraries;
 use oomph_trace::Recording;
-use oomph_words::Size;
+use oomph_words::{Size, harmless};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -231,11 +231,19 @@ fn name_functions(paths: &[PathBuf], printer: &mut Printer) {
             ));
             continue;
         }
-        let named = oomph_trace::read_path(path)
-            .map_err(anyhow::Error::from)
-            .and_then(|recording| Ok(oomph_symbols::name_frames(path, &recording)?));
-        if let Err(error) = named {
-            printer.warning(&format!("{}: functions of C have no names: {error:#}", shorter(path)));
+        let changed = oomph_trace::read_path(path).map_err(anyhow::Error::from).and_then(|recording| {
+            let changed = oomph_symbols::name_frames(path, &recording)?;
+            Ok(changed.into_iter().map(|library| harmless(library).to_string()).collect::<Vec<_>>())
+        });
+        match changed {
+            Ok(changed) if changed.is_empty() => {}
+            Ok(changed) => printer.note(&format!(
+                "oomph: functions of C have no names where the library was changed or removed while the program ran: {}",
+                changed.join(", ")
+            )),
+            Err(error) => {
+                printer.warning(&format!("{}: functions of C have no names: {error:#}", shorter(path)));
+            }
         }
     }
 }
