@@ -15,6 +15,7 @@ use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
 use oomph_trace::Recording;
 use oomph_words::Size;
 use oomph_words::harmless;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -120,10 +121,14 @@ impl FromStr for Piece {
 }
 
 impl Piece {
-    /// A program may have been started by a shorter path than the one that is asked for.
-    fn contains(&self, file: &str, line: u32) -> bool {
-        self.lines.contains(&line)
-            && (self.file == Path::new(file) || self.absolute == std::path::absolute(file).ok())
+    /// Which of these files are meant: by the path, though a program may have been started by a shorter one; or else by the end of the path, as it is printed, if only one ends so.
+    fn among<'a>(&self, files: &BTreeSet<&'a str>) -> Vec<&'a str> {
+        let all = |is_it: &dyn Fn(&Path) -> bool| -> Vec<&'a str> {
+            files.iter().copied().filter(|file| is_it(Path::new(file))).collect()
+        };
+        let named = all(&|file| file == self.file || std::path::absolute(file).ok() == self.absolute);
+        let ending = all(&|file| file.ends_with(&self.file));
+        if named.is_empty() && ending.len() == 1 { ending } else { named }
     }
 }
 
@@ -145,10 +150,17 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let ends = arguments.files.len() == 1 && !printer.goes_on();
     let explained = files::read_each(&arguments.files, printer, |_, recording| {
         let mut explanation = oomph_explain::explain_over_time(&recording, columns);
-        if let (Some(host), Some(held)) = (&recording.host, &mut explanation.host) {
-            let within = |piece: &Piece| HostWithin {
-                piece: piece.name.clone(),
-                lines: host_within(&recording, host, |file, line| piece.contains(file, line)),
+        if let (Some(host), Some(held), false) =
+            (&recording.host, &mut explanation.host, arguments.within.is_empty())
+        {
+            let files = recording.stacks.frames().iter().map(|frame| recording.strings.get(frame.file));
+            let files: BTreeSet<&str> = files.collect();
+            let within = |piece: &Piece| {
+                let wanted = piece.among(&files);
+                let lines = host_within(&recording, host, |file, line| {
+                    wanted.contains(&file) && piece.lines.contains(&line)
+                });
+                HostWithin { piece: piece.name.clone(), lines }
             };
             held.within = arguments.within.iter().map(within).collect();
         }
@@ -202,7 +214,7 @@ fn say_what_is_not_within(arguments: &Arguments, explanation: &Explanation, prin
     };
     for piece in host.within.iter().filter(|piece| piece.lines.is_empty()) {
         printer.note(&format!(
-            "{}: no line of it held anything at the peak. A file is named as it was recorded, or from this folder",
+            "{}: no line of it held anything at the peak. A file is named as it was recorded, from this folder, or by the end of its path if no other ends so",
             harmless(&piece.piece)
         ));
     }
@@ -356,5 +368,31 @@ fn recorded_card(recording: &Recording) -> anyhow::Result<Gpu> {
         Some(Ok(gpu)) => Ok(gpu.clone()),
         Some(Err(error)) => anyhow::bail!("{}; name a card: --gpu t4", harmless(&error)),
         None => anyhow::bail!("the recording does not say on which card; name it: --gpu t4"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Piece;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_file_is_named_by_its_path_or_by_the_end_of_it() {
+        let files =
+            BTreeSet::from(["/content/load.py", "/content/lib/util.py", "/v/numpy/util.py", "own.py"]);
+        let here = std::env::current_dir().unwrap().join("own.py");
+        for (place, wanted) in [
+            ("/content/load.py:3", vec!["/content/load.py"]),
+            ("content/load.py:1-9", vec!["/content/load.py"]),
+            ("load.py", vec!["/content/load.py"]),
+            ("lib/util.py", vec!["/content/lib/util.py"]),
+            // Which one is not said.
+            ("util.py", vec![]),
+            ("oad.py", vec![]),
+            ("own.py:2", vec!["own.py"]),
+            (here.to_str().unwrap(), vec!["own.py"]),
+        ] {
+            assert_eq!(place.parse::<Piece>().unwrap().among(&files), wanted, "{place}");
+        }
     }
 }

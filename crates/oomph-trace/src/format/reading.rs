@@ -438,8 +438,8 @@ impl Reading {
         if !complete {
             recording.warnings.push(Warning {
                 code: "truncated",
-                message: "the recording was not finished (its writer was killed, or the file cut \
-             off); what could be read is shown"
+                message: "the recording was not finished: its writer was killed, the disk was full, or \
+             --recording-limit reached, or the file was cut off; what could be read is shown"
                     .to_owned(),
             });
         }
