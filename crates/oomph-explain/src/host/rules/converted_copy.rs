@@ -4,7 +4,8 @@
 //!
 //! At the peak of RAM, a copy and, from before, what it was made of. Two ways to know: the copy was made inside a function that converts
 //! (`DataFrame.astype`, `to_numpy`, `to_pandas`, `Module.float`, `toarray` and their like), and an older line holds as much, or as much in other types; or
-//! arrays and tensors of exactly the same number of bytes, or of half or twice as many, are alive together (`torch.tensor(array)`, which copies).
+//! a tensor was made after an array of exactly as many bytes, or of half or twice as many, and no older tensor is as large: it may be `torch.tensor(array)`, which
+//! copies. Arrays and tensors that are computed may be as large by chance, so that this is never more than a note.
 //! NumPy's own `astype` is a function of C, and is seen where those were recorded: `oomph run --ram --native`.
 //!
 //! ## What to do
@@ -38,10 +39,20 @@ pub fn check(context: &HostContext) -> Vec<Finding> {
     by_function.iter().chain(&by_size).map(|pair| finding(context, pair)).collect()
 }
 
+/// How a copy is known.
+#[derive(Clone, Copy, PartialEq)]
+enum Known {
+    /// A function that converts has made it.
+    ByFunction,
+    /// It is as large as what was there.
+    BySize,
+}
+
 /// A copy and its original.
 struct Pair<'a> {
     copy: Vec<&'a Block>,
     original: Vec<&'a Block>,
+    known: Known,
 }
 
 /// What a function that converts has made, and an older line with as much.
@@ -70,7 +81,7 @@ fn by_function<'a>(context: &'a HostContext) -> Option<Pair<'a>> {
             .filter(|(other, _)| **other != line)
             .map(|(_, blocks)| blocks.iter().copied().filter(|block| block.born < begun).collect())
             .find(|blocks: &Vec<&Block>| is_ratio(held, sum(blocks.iter().copied())))?;
-        matters(held, context.peak()).then_some(Pair { copy, original })
+        matters(held, context.peak()).then_some(Pair { copy, original, known: Known::ByFunction })
     })
 }
 
@@ -82,7 +93,7 @@ fn is_ratio(one: u64, other: u64) -> bool {
         .any(|&times| less > 0.0 && (more / less / times as f64 - 1.0).abs() <= OFF)
 }
 
-/// A large array and a large tensor of one size, or of half and twice.
+/// A large tensor that came after an array of one size with it, or of half or twice.
 fn by_size<'a>(context: &'a HostContext) -> Option<Pair<'a>> {
     let large = |block: &&Block| matters(block.size, context.peak());
     // What a function has converted is found by that; the peak has few blocks of this size, at most twenty.
@@ -91,21 +102,23 @@ fn by_size<'a>(context: &'a HostContext) -> Option<Pair<'a>> {
         .map(|block| (block, context.kind(block)))
         .filter(|(_, kind)| kind.is_data())
         .collect();
-    let mut pairs: Vec<(&Block, &Block)> = Vec::new();
-    for &(copy, kind) in &data {
-        let of = |block: &Block, other: HostKind| {
-            let apart = (kind == HostKind::Tensors) != (other == HostKind::Tensors);
-            let times = [Some(block.size), block.size.checked_mul(2), Some(block.size / 2)];
-            apart && block.born < copy.born && times.contains(&Some(copy.size))
-        };
-        pairs.extend(data.iter().rfind(|(block, other)| of(block, *other)).map(|(block, _)| (copy, *block)));
-    }
-    let (copy, original) = pairs.into_iter().max_by_key(|(copy, _)| copy.size)?;
-    Some(Pair { copy: vec![copy], original: vec![original] })
+    let (tensors, others): (Vec<_>, Vec<_>) =
+        data.into_iter().partition(|(_, kind)| *kind == HostKind::Tensors);
+    let original = |tensor: &Block| {
+        // What is as large as a tensor that was there is more likely computed from that.
+        let is_computed =
+            (tensors.iter()).any(|(other, _)| other.born < tensor.born && other.size == tensor.size);
+        let sizes = [Some(tensor.size), tensor.size.checked_mul(2), Some(tensor.size / 2)];
+        let fits = |block: &Block| block.born < tensor.born && sizes.contains(&Some(block.size));
+        others.iter().map(|(block, _)| *block).rfind(|block| !is_computed && fits(block))
+    };
+    let pairs = tensors.iter().filter_map(|(tensor, _)| Some((*tensor, original(tensor)?)));
+    let (copy, original) = pairs.max_by_key(|(copy, _)| copy.size)?;
+    Some(Pair { copy: vec![copy], original: vec![original], known: Known::BySize })
 }
 
 fn finding(context: &HostContext, pair: &Pair) -> Finding {
-    let Pair { copy, original } = pair;
+    let Pair { copy, original, known } = pair;
     let saved = sum(copy.iter().copied()).min(sum(original.iter().copied()));
     let mut places = context.places(copy.iter().copied());
     let of = context.places(original.iter().copied());
@@ -118,14 +131,24 @@ fn finding(context: &HostContext, pair: &Pair) -> Finding {
             after as f64 <= SOON * context.duration() as f64
         });
     let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
+    let by_size = *known == Known::BySize;
     let title = match passing {
+        _ if by_size => format!(
+            "{} may be in RAM twice: a tensor from {to}, and an array from {from}, whose sizes fit",
+            bytes(saved)
+        ),
         true => format!("{} are in RAM twice while they are converted, at {to}", bytes(saved)),
         false => format!("{} are in RAM twice: a converted copy from {to} beside its original", bytes(saved)),
     };
+    let because = match by_size {
+        true => "that the one was made of the other is a guess: a recording does not show what is in memory"
+            .into(),
+        false => format!("the original is from {from}, and is still held at the peak"),
+    };
     places.extend(of);
-    let severity = if passing { Severity::Note } else { severity(saved, context.peak()) };
+    let severity = if passing || by_size { Severity::Note } else { severity(saved, context.peak()) };
     Finding::new(CODE, severity, title)
-        .because(format!("the original is from {from}, and is still held at the peak"))
+        .because(because)
         .at(places)
         .saves(saved, Basis::Estimated, "the smaller of both, at the peak of what is asked for")
         .fix(match passing {
@@ -203,7 +226,23 @@ mod tests {
         let (array, tensor) = (program.asked_by(NUMPY, "load.py", 3), program.asked_by(TORCH, "load.py", 4));
         program.alloc(How::Large, 80 * MIB, array);
         program.alloc(How::Large, 40 * MIB, tensor);
-        assert!(program.found(CODE)[0].title.contains("40.0 MiB are in RAM twice"));
+        let found = program.found(CODE);
+        assert_eq!(
+            found[0].title,
+            "40.0 MiB may be in RAM twice: a tensor from load.py:4 main, and an array from load.py:3 main, whose sizes fit"
+        );
+        assert_eq!((found.len(), found[0].severity.name()), (1, "note"));
+    }
+
+    #[test]
+    fn a_tensor_that_may_be_computed_from_another_and_a_later_array_are_none() {
+        let mut program = Program::default();
+        let (array, tensor) = (program.asked_by(NUMPY, "load.py", 3), program.asked_by(TORCH, "load.py", 4));
+        // `t = torch.rand(...)`, `array = load()`, `b = t + 1`.
+        program.alloc(How::Large, 80 * MIB, tensor);
+        program.alloc(How::Large, 80 * MIB, array);
+        program.alloc(How::Large, 80 * MIB, tensor);
+        assert!(program.found(CODE).is_empty(), "{:?}", program.found(CODE));
     }
 
     #[test]
