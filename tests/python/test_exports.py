@@ -476,5 +476,5 @@ def test_profiles_of_ram_are_written_over_nothing(option, ram, oomph, tmp_path):
     code, _, err = oomph("report", ram, option, ram, "--force")
     assert code == 2 and "this is what is read" in err
     assert ram.read_bytes() == before
-    assert oomph("report", ram, option, mine, "--force")[0] == 0
+    assert oomph("report", ram, option, mine, "--force", cwd=tmp_path)[0] == 0
     assert mine.read_bytes() != b"mine"
