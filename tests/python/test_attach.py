@@ -14,6 +14,8 @@ import textwrap
 import pytest
 
 MIB = 1 << 20
+# One or two of small objects, of which there are some in every line, may be among what was recorded.
+A_SAMPLE = MIB // 2
 # Waits for a line, and comes to Python meanwhile.
 TOLD = "import select, sys\ndef told():\n    print('ready', flush=True)\n    while not select.select([sys.stdin], [], [], 0.02)[0]: pass\n    return sys.stdin.readline()\n"
 
@@ -109,7 +111,7 @@ def test_a_line_is_named_whatever_ends_the_recording(oomph, tmp_path, running, e
         assert 100 <= int(peak[1]) < 115 and int(peak[2]) >= 130, said
     found = lines(oomph, tmp_path / "load-ram.oomph")
     # What was held before has no line.
-    assert found[9] == 100 * MIB and 6 not in found
+    assert found[9] == pytest.approx(100 * MIB, abs=A_SAMPLE) and 6 not in found
     assert running.program.poll() in (None, 0)
     if end != "the process":
         assert running.ends() == 0
@@ -193,7 +195,7 @@ def test_a_main_thread_that_waits_for_another_is_woken(oomph, tmp_path, running)
     running.ready()
     recording.send_signal(signal.SIGINT)
     assert recording.wait(60) == 0
-    assert lines(oomph, tmp_path / "load-ram.oomph")[9] == pytest.approx(50 * MIB, abs=100)
+    assert lines(oomph, tmp_path / "load-ram.oomph")[9] == pytest.approx(50 * MIB, abs=A_SAMPLE)
     assert running.ends() == 0
 
 
@@ -205,7 +207,7 @@ def test_a_process_that_becomes_another_program_is_left_alone(oomph, tmp_path, r
     running.tell()
     said = recording.communicate(timeout=60)[1]
     assert recording.returncode == 0 and "load-ram.oomph has RAM: peak 50." in said, said
-    assert lines(oomph, tmp_path / "load-ram.oomph")[9] == pytest.approx(50 * MIB, abs=100)
+    assert lines(oomph, tmp_path / "load-ram.oomph")[9] == pytest.approx(50 * MIB, abs=A_SAMPLE)
     assert running.ends() == 0
 
 
