@@ -14,6 +14,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "fixtures"
 PROGRAMS = ROOT / "tests" / "programs"
+# By how much more than its large blocks recorded RAM may be: small objects, of which there are some in every line, are sampled, and one of them stands for a quarter of this at the most.
+A_SAMPLE = 1 << 20
 # The PyTorch that the H200's counters in the fixtures were taken with.
 PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
 

@@ -12,10 +12,9 @@ import sys
 import textwrap
 
 import pytest
+from conftest import A_SAMPLE
 
 MIB = 1 << 20
-# One or two of small objects, of which there are some in every line, may be among what was recorded.
-A_SAMPLE = MIB // 2
 # Waits for a line, and comes to Python meanwhile.
 TOLD = "import select, sys\ndef told():\n    print('ready', flush=True)\n    while not select.select([sys.stdin], [], [], 0.02)[0]: pass\n    return sys.stdin.readline()\n"
 

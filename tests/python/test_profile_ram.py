@@ -8,14 +8,12 @@ import sys
 import textwrap
 
 import pytest
-from conftest import COMMAND, ROOT
+from conftest import A_SAMPLE, COMMAND, ROOT
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 from test_notebook import PYTHONS, Kernel, without_colours
 
 MIB = 1 << 20
-# Small objects beside the arrays: mostly none is seen, seldom one that stands for a quarter of this.
-SLIGHT = MIB
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
 HEAD = "import oomph, sys\nimport numpy as np\n"
@@ -108,8 +106,8 @@ def test_a_block_by_line_and_its_numbers(run, tmp_path):
         """
     )
     peak, one, both, other, *lines = map(int, done.stdout.split())
-    assert 8 * MIB <= one < 8 * MIB + SLIGHT and 16 * MIB <= both < 16 * MIB + SLIGHT and 24 * MIB <= peak < 24 * MIB + SLIGHT
-    assert 9 * MIB <= other < 9 * MIB + SLIGHT and 10 in lines
+    assert 8 * MIB <= one < 8 * MIB + A_SAMPLE and 16 * MIB <= both < 16 * MIB + A_SAMPLE and 24 * MIB <= peak < 24 * MIB + A_SAMPLE
+    assert 9 * MIB <= other < 9 * MIB + A_SAMPLE and 10 in lines
     assert done.stderr.startswith("oomph: RAM of merging (load.py:4), held at the peak") and done.stderr.count("oomph: RAM of") == 1
     assert rows(done.stderr)[0] == {5: "8.00 MiB", 6: "16.0 MiB"}
     assert done.stderr.endswith("Next: oomph explain kept.oomph\n") and (tmp_path / "kept.oomph").exists()
