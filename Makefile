@@ -92,7 +92,7 @@ compiled:
 format: $(VENV)/.ready $(WEB)/.ready
 	cargo fmt --all
 	rustfmt --edition 2024 $(LISTED_BY_MACROS)
-	$(VENV_PYTHON) -m ruff format --quiet python/oomph
+	$(VENV_PYTHON) -m ruff format --quiet .
 	cd web && $(WITH_NODE) npm run --silent format
 
 lint: lint-text
@@ -101,8 +101,8 @@ lint: lint-text
 
 # All that needs no compiler.
 lint-text: $(VENV)/.ready $(WEB)/.ready
-	$(VENV_PYTHON) -m ruff check --quiet python/oomph
-	$(VENV_PYTHON) -m ruff format --check --quiet python/oomph
+	$(VENV_PYTHON) -m ruff check --quiet .
+	$(VENV_PYTHON) -m ruff format --check --quiet .
 	$(VENV_PYTHON) -m mypy python/oomph
 	cargo fmt --all -- --check
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)

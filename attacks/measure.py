@@ -30,8 +30,13 @@ def measured(oomph, folder, names):
     with tempfile.TemporaryDirectory() as place:
         for verb in ("explain", "report", "tune"):
             these = [name for name in names if verb in verbs_for(name)]
-            done = subprocess.run([sys.executable, "-S", ROOT / "tests" / "python" / "measure.py", oomph, place, str(SECONDS), verb],
-                                  input="\n".join(str(folder / name) for name in these), capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                [sys.executable, "-S", ROOT / "tests" / "python" / "measure.py", oomph, place, str(SECONDS), verb],
+                input="\n".join(str(folder / name) for name in these),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             for name, line in zip(these, done.stdout.splitlines(), strict=True):
                 code, _, memory, seconds = json.loads(line)
                 first, most, longest = found.get(name, (code, 0, 0))

@@ -5,6 +5,7 @@
 A row is what a shop's log has: user, age, clicks, price with cents, a normal score, a flag, country, device, a small integer that a fifth of the rows
 lack, and Unix time: about 60 bytes. Rows are made in chunks, each from its own seed.
 """
+
 import argparse
 import os
 

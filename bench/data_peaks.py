@@ -6,6 +6,7 @@ A process of its own for each, so that nothing is left from another. The peak is
 resident set after importing; `private` is its part that is not pages of mapped files, which the kernel can take back, sampled every 2 ms. The result's bytes are what
 its library says.
 """
+
 import gc
 import json
 import os
@@ -63,7 +64,6 @@ def polars_shrink(path):
 
 def pandas_parquet(path):
     import pandas as pd
-    import pyarrow.parquet  # noqa: F401: what pandas reads it with
 
     def load():
         return pd.read_parquet(path)
@@ -91,7 +91,6 @@ def pyarrow(path):
 
 def duckdb_arrow(path):
     import duckdb
-    import pyarrow  # noqa: F401: what the result is made of
 
     def load():
         return duckdb.sql(f"FROM read_csv('{path}')").to_arrow_table()
@@ -131,8 +130,6 @@ def oomph_relative(path):
 
 def oomph_to_pandas(path, **how):
     import oomph.data
-    import pandas  # noqa: F401: what the result is made of
-    import pyarrow  # noqa: F401: what it has text in
 
     def load():
         return oomph.data.load(path).to_pandas(**how)

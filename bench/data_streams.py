@@ -4,6 +4,7 @@
 
 Says "ready" when everything is imported, and begins when it reads a line: whoever started it measures memory between the two.
 """
+
 import json
 import sys
 import time
@@ -13,7 +14,6 @@ COLUMNS = ["user_id", "age", "clicks", "price", "score", "flag", "time"]
 
 
 def oomph_stream(path, budget):
-    import torch  # noqa: F401: what the batches are made of
 
     import oomph.data
 

@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "python"))
-from synthetic import CALL, LINEAR, MIB, TO_DEVICE, ZERO_GRAD, Program  # noqa: E402
+from synthetic import CALL, LINEAR, MIB, TO_DEVICE, ZERO_GRAD, Program
 
 LEAKS, LARGER, DIES = 17, 300, 400
 

@@ -7,6 +7,7 @@ The seed is a real recording of text generation on an H200 (174,000 events, stac
 every captured traceback, as PyTorch writes them). It is repeated until there are enough events; each
 repetition has its own lists and times, and what is alive at the end of one is freed at the beginning of the next.
 """
+
 import argparse
 import lzma
 import os

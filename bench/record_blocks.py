@@ -1,6 +1,7 @@
 """What a block and its free cost in a process, on a virtual GPU: plain, under oomph's recorder (steady, and where every step is new),
 under PyTorch's own. Nanoseconds of processor time, the best of several rounds; the call comes from under 50 Python frames. Run by run.py
 under `oomph run --gpu`, with the recorder's library as its argument."""
+
 import json
 import os
 import sys

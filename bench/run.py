@@ -28,6 +28,7 @@ ram       `oomph run --ram` of four programs (docs/measured/ram.py): seconds of 
 
 With --check the bars must hold.
 """
+
 import argparse
 import glob
 import json
@@ -185,7 +186,9 @@ def ranks(args, _):
     opened = json.loads(subprocess.run([args.python, os.path.join(HERE, "open_page.py"), "3", page], capture_output=True, text=True, check=True).stdout)
     drawn, named = statistics.median(opened["drawn"]), [f"rank{number}.pickle" in output for number in (17, 300, 400)]
     size = sum(map(os.path.getsize, files))
-    print(f"{len(files)} recordings, {size / 2**20:.0f} MiB: explained in {explained:.1f} s, {explain_memory / 2**20:.0f} MiB; written in {written:.1f} s, {report_memory / 2**20:.0f} MiB")
+    print(
+        f"{len(files)} recordings, {size / 2**20:.0f} MiB: explained in {explained:.1f} s, {explain_memory / 2**20:.0f} MiB; written in {written:.1f} s, {report_memory / 2**20:.0f} MiB"
+    )
     print(f"page of {os.path.getsize(page) / 1e6:.2f} MB, all drawn in {drawn:.2f} s; named the one that leaks, the larger one and the one that dies: {named}")
     return [
         ("512 ranks are explained in ten seconds", explained < 10),

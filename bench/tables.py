@@ -1,6 +1,7 @@
 """The parts `data` and `stream` of run.py: tables that are loaded, and tables that are read in batches. What is compared lies in data_peaks.py and
 data_streams.py, a process for each measurement; this file starts them in turn, watches, and prints.
 """
+
 import json
 import os
 import shutil

@@ -112,9 +112,7 @@ def main():
         # Heaps and stacks can grow; pages of the program that are read in have an end.
         growth = slope([(t, anonymous) for t, _, _, anonymous in settled]) * DAY * apart
         begin, middle, end = (points[at][2] / 2**20 for at in (len(points) // 10, len(points) // 2, -1))
-        print(
-            f"{name:16}{share * 100:>11.2f}%{begin:>10.1f} MiB{middle:>8.1f} MiB{end:>8.1f} MiB{growth / 2**20:>12.2f} MiB{share * DAY:>14.0f} s of core"
-        )
+        print(f"{name:16}{share * 100:>11.2f}%{begin:>10.1f} MiB{middle:>8.1f} MiB{end:>8.1f} MiB{growth / 2**20:>12.2f} MiB{share * DAY:>14.0f} s of core")
         # A slope over a short time is noise: one page more or less in 10 minutes is 0.6 MiB a day.
         holds = holds and share < 0.01 and growth < 4 * 2**20
     if arguments.check and not holds:

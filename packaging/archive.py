@@ -1,6 +1,6 @@
 """Packs a command into an archive for machines without Python: the same bytes whenever and wherever it is made.
 
-    python packaging/archive.py target/x86_64-unknown-linux-musl/dist/oomph x86_64-unknown-linux-musl dist
+python packaging/archive.py target/x86_64-unknown-linux-musl/dist/oomph x86_64-unknown-linux-musl dist
 """
 
 from __future__ import annotations

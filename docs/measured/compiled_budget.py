@@ -51,7 +51,6 @@ def build(name, layers):
 def sweep(name, layers):
     """One line of JSON for each budget."""
     import torch
-
     from oomph.fitting.techniques.compiled import ActivationBudget
 
     plain, batch = build(name, layers)
@@ -133,7 +132,12 @@ def main():
     import torch
     import transformers
 
-    about = {"gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None, "torch": torch.__version__, "transformers": transformers.__version__, "layers": options.layers}
+    about = {
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "layers": options.layers,
+    }
     report = {**about, "rows": {name: {"predicted": predicted, "measured": measured} for name, predicted, measured in rows}}
     (out / "compiled_budget.json").write_text(json.dumps(report, indent=1))
     print(about, table(rows), f"{time.monotonic() - began:.0f} s in all", sep="\n")

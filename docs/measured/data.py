@@ -106,7 +106,10 @@ OTHERS = {
 
 # Much text, some of it different in every row, as a shop's mail has it; and what is mostly numbers.
 FRAMED = {
-    "much text": (1_135_000, lambda n: [unique(n, 24), unique(n, 60), unique(n, 20), words(n, 7, 4, 6), words(n, 4, 3, 8), words(n, 5000, 12, 22), whole(n, 20), cents(n), days(n)]),
+    "much text": (
+        1_135_000,
+        lambda n: [unique(n, 24), unique(n, 60), unique(n, 20), words(n, 7, 4, 6), words(n, 4, 3, 8), words(n, 5000, 12, 22), whole(n, 20), cents(n), days(n)],
+    ),
     "shop": FITTED["shop"],
 }
 

@@ -6,6 +6,7 @@
 
 On the GPU the ranks are four processes which share the one card and talk by NCCL over sockets: to NCCL they are of several hosts (NCCL_HOSTID). Each gives PyTorch's own peaks.
 """
+
 import argparse
 import json
 import os

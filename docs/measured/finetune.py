@@ -224,7 +224,13 @@ def main():
             continue
         kinds = {held["kind"]: held["bytes"] for held in found["predicted"]["kinds"]}
         number = lambda bytes: "" if bytes is None else f"{bytes:,}"
-        cells = [PROGRAMS[name], number(found["predicted"]["peak"]["allocated"]), number(kinds.get("frozen_weights", 0)), number(kinds.get("adapters", 0)), f"{found['seconds']:.0f}"]
+        cells = [
+            PROGRAMS[name],
+            number(found["predicted"]["peak"]["allocated"]),
+            number(kinds.get("frozen_weights", 0)),
+            number(kinds.get("adapters", 0)),
+            f"{found['seconds']:.0f}",
+        ]
         print("| " + " | ".join([*cells, number(found["plain"]), found["plan"], number(found["planned"]), number(found["taken"])]) + " |", flush=True)
         for note in found["notes"]:
             failures.append((name, note))

@@ -196,9 +196,8 @@ def by_accelerate(name, wanted, steps):
 
 
 def by_fit(name, size, steps, budget, allow=(), **changes):
-    import torch
-
     import oomph
+    import torch
 
     model, optimizer, batch = build(name, **changes)
     _, criterion = loss_of(name)
@@ -238,9 +237,8 @@ def varying(budget):
     """200 steps whose sequences are of random lengths: none runs out of memory."""
     import random
 
-    import torch
-
     import oomph
+    import torch
 
     model, optimizer, batch = build("gpt2-medium")
     longest = batch(16, 1024)
@@ -273,13 +271,12 @@ def equal():
     """Each exact technique, and all of them, beside the plain loop: 20 steps of a small causal model with padded, uneven batches."""
     import copy
 
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     import oomph
+    import torch
     from oomph.fitting.losses.loss_of import LossOf
     from oomph.fitting.techniques.blocks import find_blocks
     from oomph.fitting.techniques.positionwise import find_tiled
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -420,7 +417,6 @@ def model_size(method, budget):
 
 def child(task):
     import torch
-
     from oomph.fitting.planning import card
 
     budget = task.pop("budget")

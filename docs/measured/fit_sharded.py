@@ -19,7 +19,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.normpath(os.path.join(HERE, "../../python"))
 RANKS, STEPS, LIMIT = 4, 5, 330
 # Of each: the budget of a rank, samples of a rank, their length, and whether the program shards the model itself.
-CASES = {"gpt2-355m": ("3.5GiB", 4, 512, False), "gpt2-355m-runs-out": ("3.5GiB", 4, 512, False), "llama-700m": ("5GiB", 2, 1024, False), "llama-700m-by-hand": ("5GiB", 2, 1024, True)}
+CASES = {
+    "gpt2-355m": ("3.5GiB", 4, 512, False),
+    "gpt2-355m-runs-out": ("3.5GiB", 4, 512, False),
+    "llama-700m": ("5GiB", 2, 1024, False),
+    "llama-700m-by-hand": ("5GiB", 2, 1024, True),
+}
 # In a case that runs out, one rank does so in the middle of this step, in a block of its forward pass.
 RUNS_OUT, IN_STEP = 2, 3
 

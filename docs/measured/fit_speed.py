@@ -98,9 +98,8 @@ def checkpoint_everywhere(name, model):
     if hasattr(model, "gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return
-    from torch.utils.checkpoint import checkpoint
-
     from oomph.fitting.techniques.blocks import find_blocks
+    from torch.utils.checkpoint import checkpoint
 
     for block in map(model.get_submodule, find_blocks(model)):
         block.forward = (lambda forward: lambda *args: checkpoint(forward, *args, use_reentrant=False))(block.forward)
@@ -166,9 +165,8 @@ def hold(torch):
 
 
 def by_fit(name):
-    import torch
-
     import oomph
+    import torch
 
     model, optimizer, batch, criterion = build(name)
     samples = CASES[name][1]
@@ -263,7 +261,19 @@ def table(options):
         predicted, reserved = fit.get("predicted_reserved") or 0, fit.get("reserved") or 1
         size = f"{samples} × {length}" if length else str(samples)
         memory = f"{predicted:,}, {reserved:,} ({100 * (reserved / max(predicted, 1) - 1):+.2f} %)"
-        cells = [name, kind, size, speed("checkpoint"), speed("parts"), speed("fit"), speed("limit"), f"{ratio:.2f}", f"{fit.get('planning', 0):.0f} s", memory, fit.get("chosen", fit.get("error", "")).split(":")[0]]
+        cells = [
+            name,
+            kind,
+            size,
+            speed("checkpoint"),
+            speed("parts"),
+            speed("fit"),
+            speed("limit"),
+            f"{ratio:.2f}",
+            f"{fit.get('planning', 0):.0f} s",
+            memory,
+            fit.get("chosen", fit.get("error", "")).split(":")[0],
+        ]
         print("| " + " | ".join(cells) + " |")
     if ratios:
         ratios.sort()

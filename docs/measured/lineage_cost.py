@@ -1,8 +1,9 @@
 """What part of a prediction goes to following values: samples of py-spy in lineage.py, gradients.py and philox.py, of all.
 
-    pip install py-spy
-    python docs/measured/lineage_cost.py --oomph target/debug/oomph [--python PYTHON] PROGRAM...
+pip install py-spy
+python docs/measured/lineage_cost.py --oomph target/debug/oomph [--python PYTHON] PROGRAM...
 """
+
 import argparse
 import os
 import re

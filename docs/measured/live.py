@@ -11,6 +11,7 @@
 
 Children wait for each other with a lock, so that only one is on the GPU; their imports overlap.
 """
+
 import argparse
 import ctypes
 import fcntl
@@ -248,7 +249,7 @@ class Parent:
             log.write(f"== {label} ({child.returncode}, {time.time() - self.began:.0f} s)\n{out}\n{err}\n")
         with open(os.path.join(self.out, "rows.jsonl"), "w") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.rows)
-        tail = [line for line in err.splitlines() if line.startswith("oomph: device") or line.startswith("  ")][-12:]
+        tail = [line for line in err.splitlines() if line.startswith(("oomph: device", "  "))][-12:]
         print(f"== {label}: exit {child.returncode}, {time.time() - self.began:.0f} s\n" + "\n".join(tail), flush=True)
 
     def trained(self, label, name):

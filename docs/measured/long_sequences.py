@@ -186,7 +186,11 @@ def measure(name, layers, deadline):
     began = time.perf_counter()
     tiled = find_tiled(model, LossOf(None), batch_of(1024))
     report = {"model": name, "budget": limit, "layers": layers, "held": held.numel(), "weights": sum(p.numel() * p.element_size() for p in model.parameters())}
-    report |= {"tiled": len(tiled), "tiled_of_a_layer": [one.split("layers.0.")[1] for one in tiled if "layers.0." in one], "seconds_to_find": round(time.perf_counter() - began, 2)}
+    report |= {
+        "tiled": len(tiled),
+        "tiled_of_a_layer": [one.split("layers.0.")[1] for one in tiled if "layers.0." in one],
+        "seconds_to_find": round(time.perf_counter() - began, 2),
+    }
     print(report, flush=True)
     for method in METHODS:
         tries = Tries(model, method, tiled if method == "with tiles" else (), deadline)

@@ -153,7 +153,7 @@ def main():
     seen = smi_processes()
     for pid, mib in seen.items():
         on = next((one["bytes"] for one in by_pid.get(pid, {}).get("on_gpus", ())), None)
-        compared.same(f"top: a process on the card, MiB", None if on is None else on >> 20, mib, "nvidia-smi")
+        compared.same("top: a process on the card, MiB", None if on is None else on >> 20, mib, "nvidia-smi")
     compared.same("top: processes on the card", sum(bool(process["on_gpus"]) for process in sample["processes"]), 2, "two were started")
     inside = next(process["inside"] for process in sample["processes"] if process.get("inside"))
     device = inside["devices"][0]
@@ -188,7 +188,13 @@ def main():
     large = Holder(str(folder / "plain.py"))
     checkup("doctor-full", wrong=["card"])
     large.end()
-    checkup("doctor-settings", wrong=["debugging"], PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,garbage_collection_threshold:0.8", PYTORCH_NO_CUDA_MEMORY_CACHING="1", CUDA_LAUNCH_BLOCKING="1")
+    checkup(
+        "doctor-settings",
+        wrong=["debugging"],
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,garbage_collection_threshold:0.8",
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
+        CUDA_LAUNCH_BLOCKING="1",
+    )
     checkup("doctor-hidden", wrong=["visible-devices"], CUDA_VISIBLE_DEVICES="7")
     checkup("doctor-deep", "--deep")
     (out / "machine.json").write_text(json.dumps(compared.rows, indent=1))

@@ -52,21 +52,44 @@ def main():
     options = parser.parse_args()
     import transformers
 
-    print("| model | way | card | batch | sequence | fits | largest batch | longest sequence | seconds | allocated, by name | by hand | difference |\n|---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|", flush=True)
+    print(
+        "| model | way | card | batch | sequence | fits | largest batch | longest sequence | seconds | allocated, by name | by hand | difference |\n|---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---:|",
+        flush=True,
+    )
     for name, kind, architecture, sizes, way, card, batch, sequence in CASES:
         if not any(word in name.lower() for word in options.only.lower().split(",")):
             continue
         with tempfile.TemporaryDirectory() as folder:
             getattr(transformers, kind)(**sizes, architectures=[architecture], dtype="bfloat16").save_pretrained(folder)
             found, seconds = predicted(options.oomph, "--model", folder, "--train", way, "--gpu", card, "--batch", batch, "--sequence", sequence)
-            by_hand, _ = predicted(options.oomph, "--gpu", "b300", "--steps", 0, BY_HAND, folder, way, batch, sequence) if card != "t4" else predicted(options.oomph, "--gpu", card, "--memory", "900GiB", "--steps", 0, BY_HAND, folder, way, batch, sequence)
+            by_hand, _ = (
+                predicted(options.oomph, "--gpu", "b300", "--steps", 0, BY_HAND, folder, way, batch, sequence)
+                if card != "t4"
+                else predicted(options.oomph, "--gpu", card, "--memory", "900GiB", "--steps", 0, BY_HAND, folder, way, batch, sequence)
+            )
         first = found["cards"][0]
         allocated = first["needs"]["allocated"]
-        row = [name, way, card, batch, sequence, "yes" if found["fits"] else "no", first["largest_batch"], first["longest_sequence"], f"{seconds:.1f}", f"{allocated:,}", f"{by_hand['peak']['allocated']:,}", f"{allocated - by_hand['peak']['allocated']:,}"]
+        row = [
+            name,
+            way,
+            card,
+            batch,
+            sequence,
+            "yes" if found["fits"] else "no",
+            first["largest_batch"],
+            first["longest_sequence"],
+            f"{seconds:.1f}",
+            f"{allocated:,}",
+            f"{by_hand['peak']['allocated']:,}",
+            f"{allocated - by_hand['peak']['allocated']:,}",
+        ]
         print("| " + " | ".join(map(str, row)) + " |", flush=True)
         if options.out:
             with open(options.out, "a") as file:
-                file.write(json.dumps({"name": name, "seconds": seconds, "load": os.getloadavg(), "by_name": found | {"script": None, "findings": None}, "by_hand": by_hand["peak"]}) + "\n")
+                file.write(
+                    json.dumps({"name": name, "seconds": seconds, "load": os.getloadavg(), "by_name": found | {"script": None, "findings": None}, "by_hand": by_hand["peak"]})
+                    + "\n"
+                )
 
 
 if __name__ == "__main__":

@@ -28,10 +28,12 @@ with torch.device("meta"):
 if way == "qlora":
     import bitsandbytes as bnb
 
-    for name, module in list(model.named_modules()):
+    for _, module in list(model.named_modules()):
         for child, layer in list(module.named_children()):
             if type(layer) is torch.nn.Linear and layer is not model.get_output_embeddings():
-                small = bnb.nn.Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, compute_dtype=low, compress_statistics=True, quant_type="nf4", device="meta")
+                small = bnb.nn.Linear4bit(
+                    layer.in_features, layer.out_features, layer.bias is not None, compute_dtype=low, compress_statistics=True, quant_type="nf4", device="meta"
+                )
                 weight = torch.empty(layer.out_features, layer.in_features, dtype=low, device="cuda")
                 small.weight = bnb.nn.Params4bit(weight, requires_grad=False, compress_statistics=True, quant_type="nf4", module=small).to("cuda")
                 if layer.bias is not None:

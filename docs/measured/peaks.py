@@ -1,6 +1,6 @@
 """Print the table of README.md: what the GPU counted beside what oomph works out, for every recording with truth.
 
-    python docs/measured/peaks.py [path of oomph]
+python docs/measured/peaks.py [path of oomph]
 """
 
 import json

@@ -8,6 +8,7 @@ Each program runs by itself, in a process of its own, and again under `oomph pre
 Programs with a GradScaler run 12 steps on the GPU: in the first ones gradients overflow and the optimizer is skipped,
 so that its state is not there yet. A prediction is of the steady state, and so are these rows.
 """
+
 import argparse
 import concurrent.futures
 import datetime

@@ -50,7 +50,13 @@ def plain_four_bit(torch):
             self.in_features, self.out_features, numbers = inputs, outputs, inputs * outputs
             self.weight = torch.nn.Parameter(torch.zeros(numbers // 2, 1, dtype=torch.uint8, device="cuda"), requires_grad=False)
             self.bias = torch.nn.Parameter(torch.zeros(outputs, dtype=torch.bfloat16, device="cuda"), requires_grad=False) if bias else None
-            pieces = dict(scales=(numbers // 64, torch.uint8), scales_of_scales=(-(-numbers // 64 // 256), torch.float32), table=(16, torch.float32), table_of_scales=(256, torch.float32), offset=((), torch.float32))
+            pieces = dict(
+                scales=(numbers // 64, torch.uint8),
+                scales_of_scales=(-(-numbers // 64 // 256), torch.float32),
+                table=(16, torch.float32),
+                table_of_scales=(256, torch.float32),
+                offset=((), torch.float32),
+            )
             for name, (size, dtype) in pieces.items():
                 self.register_buffer(name, torch.zeros(size, dtype=dtype, device="cuda"), persistent=False)
 
@@ -159,11 +165,17 @@ def main():
         predicted = json.loads(ran.stdout)
         first = first or measured or said(ran.stderr)
         kinds = {held["kind"]: held["bytes"] for held in predicted["kinds"] or ()}
-        cells = [measured["allocated"], predicted["peak"]["allocated"], measured["reserved"], predicted["peak"]["reserved"]] if measured else ["", predicted["peak"]["allocated"], "", predicted["peak"]["reserved"]]
+        cells = (
+            [measured["allocated"], predicted["peak"]["allocated"], measured["reserved"], predicted["peak"]["reserved"]]
+            if measured
+            else ["", predicted["peak"]["allocated"], "", predicted["peak"]["reserved"]]
+        )
         cells += [kinds.get("frozen_weights", 0), kinds.get("adapters", 0), predicted["managed"]]
         rows.append([name, *(f"{cell:,}" if cell != "" else "" for cell in cells), f"{on_card:.0f}", f"{predicting:.0f}"])
     print(f"{first['card']}, {first['versions']}; layers: {first['layers']}\n" if first else "")
-    print("| model | allocated | predicted | reserved | predicted | frozen weights, predicted | adapters, predicted | managed, predicted | seconds on the card | seconds of prediction |")
+    print(
+        "| model | allocated | predicted | reserved | predicted | frozen weights, predicted | adapters, predicted | managed, predicted | seconds on the card | seconds of prediction |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for row in rows:
         print("| " + " | ".join(row) + " |")

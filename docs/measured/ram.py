@@ -20,7 +20,6 @@ import json
 import os
 import pathlib
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -608,7 +607,11 @@ def truth(bench):
             if max(ours, other) >= limit:
                 shown = "not the script's" if line == "other" else script.read_text().splitlines()[int(line) - 1].strip()
                 all_lines.append((name, line, shown, ours, error, other))
-        print(f"{name}: kernel {mib(under[0]['anonymous'])}, oomph {mib(host['anonymous'])}, plain {mib(plain[0]['anonymous'])}; asked {mib(host['asked'])}, memray {mib(theirs['total'])}", file=sys.stderr, flush=True)
+        print(
+            f"{name}: kernel {mib(under[0]['anonymous'])}, oomph {mib(host['anonymous'])}, plain {mib(plain[0]['anonymous'])}; asked {mib(host['asked'])}, memray {mib(theirs['total'])}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     print("Peak of anonymous memory, MiB. The poller's own gap is the kernel's high-water mark of all pages minus the highest that was polled.\n")
     print("| program | kernel, plain | kernel, under oomph | poller's gap | oomph says | off | recorder's own |")
@@ -621,12 +624,14 @@ def truth(bench):
         near += abs(off) <= 0.02 * under["anonymous"]
         shown = mib(said[0]) if said[0] == said[1] else f"{mib(said[0])} to {mib(said[1])}"
         gap = host["most_resident"] - under["resident"]
-        print(f"| {name} | {mib(plain['anonymous'])} | {mib(under['anonymous'])} | {mib(max(0, gap))} | {shown} | {percent(off, under['anonymous'])} | {mib(under['anonymous'] - plain['anonymous'])} |")
+        print(
+            f"| {name} | {mib(plain['anonymous'])} | {mib(under['anonymous'])} | {mib(max(0, gap))} | {shown} | {percent(off, under['anonymous'])} | {mib(under['anonymous'] - plain['anonymous'])} |"
+        )
     print(f"\n{near} of {len(peaks)} are within 2 %.\n")
     if workers:
         print("Processes that these programs started, which have recordings of their own:\n")
         print("| program | kernel, under oomph | oomph says | off |\n|---|---:|---:|---:|")
-        for name, pid, seen, host in workers:
+        for name, _, seen, host in workers:
             seen = seen and seen["anonymous"]
             print(f"| {name} | {mib(seen) if seen else 'not polled'} | {mib(host['anonymous'])} | {percent(host['anonymous'] - seen, seen) if seen else '-'} |")
         print()
@@ -802,7 +807,7 @@ def measured(bench, name, rounds, chosen, cap):
     script.write_text(TIMED.format(setup=setup, work=textwrap.indent(work, "    ")))
     rows = {tool: [] for tool in chosen}
     ended = {}
-    for turn in range(rounds):
+    for _ in range(rounds):
         # In turns, so that a busy moment of the machine is everybody's.
         for tool in chosen:
             if tool in ended:
@@ -830,7 +835,9 @@ def measured(bench, name, rounds, chosen, cap):
 
 def cost(bench):
     chosen = [tool for tool in tools(bench) if not bench.args.tools or tool in bench.args.tools]
-    print("Seconds of the work, and of processors in it: the least of the runs, in turns. Resident: the highest of the process, MiB. Start: the rest of the command, start-up and end.\n")
+    print(
+        "Seconds of the work, and of processors in it: the least of the runs, in turns. Resident: the highest of the process, MiB. Start: the rest of the command, start-up and end.\n"
+    )
     print("| program | tool | seconds | | processors | | resident | | file, MB | start | runs |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     summary = {}
     for name in COSTS:
@@ -849,12 +856,17 @@ def cost(bench):
             start = min(row["whole"] - row["seconds"] for row in runs)
             size = max(row["file"] for row in runs)
             summary[name, tool] = (seconds, base, busy, base_busy, most - base_most)
-            print(f"| {name} | {tool} | {seconds:.2f} | {percent(seconds - base, base) if tool != 'plain' else ''} | {busy:.2f} | {percent(busy - base_busy, base_busy) if tool != 'plain' else ''} | {mib(most)} | {mib(most - base_most) if tool != 'plain' else ''} | {size / 1e6:.2f} | {start:.2f} | {len(runs)} |", flush=True)
+            print(
+                f"| {name} | {tool} | {seconds:.2f} | {percent(seconds - base, base) if tool != 'plain' else ''} | {busy:.2f} | {percent(busy - base_busy, base_busy) if tool != 'plain' else ''} | {mib(most)} | {mib(most - base_most) if tool != 'plain' else ''} | {size / 1e6:.2f} | {start:.2f} | {len(runs)} |",
+                flush=True,
+            )
     print()
     for name, limit in (("pandas pipeline", 5), ("NumPy loop", 5), ("training step", 5), ("allocation storm", 30)):
         if (name, "oomph run --ram") in summary:
             seconds, base, busy, base_busy, more = summary[name, "oomph run --ram"]
-            print(f"{name}: {percent(seconds - base, base)}, of processors {percent(busy - base_busy, base_busy)} (goal: at most {limit} %), {mib(more)} MiB more (goal: under 50): {'holds' if seconds <= base * (1 + limit / 100) and more < 50 * MIB else 'MISSED'}")
+            print(
+                f"{name}: {percent(seconds - base, base)}, of processors {percent(busy - base_busy, base_busy)} (goal: at most {limit} %), {mib(more)} MiB more (goal: under 50): {'holds' if seconds <= base * (1 + limit / 100) and more < 50 * MIB else 'MISSED'}"
+            )
 
 
 # Programs that go on: one whose steps are alike, one that keeps a cache whose entries are replaced, one of objects, one that holds ever more.
@@ -971,7 +983,7 @@ smaller()
 
 def seed(bench):
     folder = bench.place("seed")
-    script = bench.write(folder, SEED)
+    bench.write(folder, SEED)
     code, out, err, _ = bench.call([bench.oomph, "run", "--ram", "--python", bench.python, "program.py"], folder)
     print(f"$ oomph run --ram program.py\n{out}{err}")
     print("$ oomph explain program-ram.oomph")
@@ -1063,7 +1075,6 @@ def killed(bench):
     folder = bench.place("address space")
     script = bench.write(folder, FILLS)
     (folder / "said").write_bytes(bytes(4096))
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     code, _, err, _ = bench.call(["bash", "-c", f"ulimit -v {2 << 20}; exec " + " ".join(bench.under(script, "said", "100000"))], folder, timeout=120)
     most = int.from_bytes((folder / "said").read_bytes()[:8], "little")
     did_open, did_name, held = looked_at(bench, folder, script, wanted, most * MIB)
@@ -1506,7 +1517,13 @@ def robust(bench):
             more["env"] = {"PYTHONMALLOC": what.split("=")[1]}
         compare(what, folder, bench.plain(script), bench.under(script), **more)
 
-    programs = {"handlers of signals, forks and threads in C": (SIGNALS_IN_C, []), "handlers of forks that allocate, in C": (FORK_HANDLERS_IN_C, []), "ranges that are cut and moved, in C": (MAPS_IN_C, []), "a program in C": (SMALL_IN_C, []), "a static program": (SMALL_IN_C, ["-static"])}
+    programs = {
+        "handlers of signals, forks and threads in C": (SIGNALS_IN_C, []),
+        "handlers of forks that allocate, in C": (FORK_HANDLERS_IN_C, []),
+        "ranges that are cut and moved, in C": (MAPS_IN_C, []),
+        "a program in C": (SMALL_IN_C, []),
+        "a static program": (SMALL_IN_C, ["-static"]),
+    }
     for what, (text, options) in programs.items():
         if bench.args.only and what not in bench.args.only:
             continue

@@ -139,7 +139,10 @@ def truth(bench: Bench, out: pathlib.Path) -> None:
         near += abs(off) <= 0.02 * under[0]["anonymous"]
         lines = "; ".join(f"{(line['place'] or {}).get('line', '-')}: {mib(line['bytes'])}" for line in host["lines"][:3])
         known = last_json(said)
-        print(f"| {name} | {mib(plain[0]['anonymous'])} | {mib(under[0]['anonymous'])} | {mib(host['anonymous'])} | {percent(off, under[0]['anonymous'])} | {mib(known['pinned'])} | {mib(host['by_how']['pinned'])} | {lines} |", flush=True)
+        print(
+            f"| {name} | {mib(plain[0]['anonymous'])} | {mib(under[0]['anonymous'])} | {mib(host['anonymous'])} | {percent(off, under[0]['anonymous'])} | {mib(known['pinned'])} | {mib(host['by_how']['pinned'])} | {lines} |",
+            flush=True,
+        )
         if name.startswith("a loader"):
             for recording in ("train.oomph", "train-ram.oomph"):
                 shutil.copy(folder / recording, out / recording)
@@ -163,7 +166,14 @@ def predicted(bench: Bench) -> None:
     for name, text in PROGRAMS.items():
         folder = bench.place(name + " again")
         script = bench.write(folder, textwrap.dedent(text).lstrip("\n") + END, "train.py")
-        done = subprocess.run([bench.oomph, "predict", "--gpu", "h200", "--ram", "--format", "json", "--python", bench.python, str(script)], cwd=folder, capture_output=True, text=True, env=bench.environment, timeout=400)
+        done = subprocess.run(
+            [bench.oomph, "predict", "--gpu", "h200", "--ram", "--format", "json", "--python", bench.python, str(script)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            env=bench.environment,
+            timeout=400,
+        )
         if not done.stdout:
             print(f"| {name} | FAILED: {done.stderr.strip()[-200:]} |")
             continue
@@ -171,7 +181,10 @@ def predicted(bench: Bench) -> None:
         code, said, err, _ = bench.call(bench.plain(script), folder)
         assert code == 0, err[-400:]
         real = of_script(bench.polled(bench.plain(script), folder), script)[0]["anonymous"] + last_json(said)["pinned"]
-        print(f"| {name} | {mib(host['least'])} to {mib(host['most'])} ({host['processes']} processes) | {mib(real)} | {mib(real - host['most'])} to {mib(real - host['least'])} |", flush=True)
+        print(
+            f"| {name} | {mib(host['least'])} to {mib(host['most'])} ({host['processes']} processes) | {mib(real)} | {mib(real - host['most'])} to {mib(real - host['least'])} |",
+            flush=True,
+        )
     print()
 
 

@@ -8,6 +8,7 @@ On the GPU each way is run twice. As eight processes which share the one card an
 (NCCL_HOSTID), so that it lets them share it. And as one rank of eight in PyTorch's fake process group, where that way runs in it. Each gives
 PyTorch's own peaks, of each rank.
 """
+
 import argparse
 import concurrent.futures
 import json
@@ -121,7 +122,9 @@ def table(rows):
             continue
         (allocated, reserved), (mine, kept), fake = row["nccl"][0], row["predicted"][0], row["fake"][0]
         beside = "does not run" if fake is None else "the same" if fake == row["nccl"][0] else f"{fake[0]:,} and {fake[1]:,}"
-        print(f"| {how} | {row['world']} | {allocated:,} | {mine:,} | {error(worst(how, row['nccl'], 0))} | {reserved:,} | {kept:,} | {error(worst(how, row['nccl'], 1))} | {beside} |")
+        print(
+            f"| {how} | {row['world']} | {allocated:,} | {mine:,} | {error(worst(how, row['nccl'], 0))} | {reserved:,} | {kept:,} | {error(worst(how, row['nccl'], 1))} | {beside} |"
+        )
 
 
 def main():

@@ -1,6 +1,6 @@
 """Print the tables of settings.md: what a GPU reserved under other settings beside what the replay of one recording says.
 
-    python docs/measured/settings.py [path of oomph]
+python docs/measured/settings.py [path of oomph]
 """
 
 import collections

@@ -244,11 +244,15 @@ def main():
 
     overlap = result["overlap"]
     print(f"{result['gpu']}, torch {result['torch']}, {result['cpus']} CPUs")
-    print(f"{arguments.copies} copies {overlap['copies']:.3f} s ({overlap['gib_per_second']:.1f} GiB/s), kernels {overlap['kernels']:.3f} s, together {overlap['together']:.3f} s: {overlap['overlap']:.0%} of the shorter hidden\n")
+    print(
+        f"{arguments.copies} copies {overlap['copies']:.3f} s ({overlap['gib_per_second']:.1f} GiB/s), kernels {overlap['kernels']:.3f} s, together {overlap['together']:.3f} s: {overlap['overlap']:.0%} of the shorter hidden\n"
+    )
     print("| products a batch | `loss.item()` | method | seconds | MiB/s | GPU busy | waited | pinned |\n|---:|---|---|---:|---:|---:|---:|---:|")
     for row in result["rows"]:
         speed = result["file_bytes"] / row["seconds"] / MIB
-        print(f"| {row['work']} | {'yes' if row['reads_loss'] else 'no'} | {row['method']} | {row['seconds']:.2f} | {speed:.0f} | {row['gpu_busy']:.0%} | {row['waited']:.0%} | {row['pinned'] / MIB:.0f} MiB |")
+        print(
+            f"| {row['work']} | {'yes' if row['reads_loss'] else 'no'} | {row['method']} | {row['seconds']:.2f} | {speed:.0f} | {row['gpu_busy']:.0%} | {row['waited']:.0%} | {row['pinned'] / MIB:.0f} MiB |"
+        )
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

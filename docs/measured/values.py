@@ -103,7 +103,13 @@ def drawn():
     kept = torch.rand(128, 2048, device=DEVICE) < 0.15
     order = torch.randperm(5000, device=DEVICE)
     dropped = F.dropout(torch.ones(3000, 1000, device=DEVICE), 0.3)
-    return [int(kept.sum()), order[:5].tolist(), int((dropped > 0).sum()), torch.randint(0, 100, (5,), device=DEVICE).tolist(), list(torch.zeros(128, 2048, 8, device=DEVICE)[kept].shape)]
+    return [
+        int(kept.sum()),
+        order[:5].tolist(),
+        int((dropped > 0).sum()),
+        torch.randint(0, 100, (5,), device=DEVICE).tolist(),
+        list(torch.zeros(128, 2048, 8, device=DEVICE)[kept].shape),
+    ]
 
 
 def dropout():

@@ -55,9 +55,7 @@ def main():
     parser.add_argument("programs", nargs="*")
     arguments = parser.parse_args()
     python, oomph = (pathlib.Path(path).absolute() for path in (arguments.python, arguments.oomph))
-    names = arguments.programs or sorted(
-        path.name for path in PROGRAMS.iterdir() if path.suffix in (".py", ".ipynb") and path.name != "grid.py" or path.name == "package_demo"
-    )
+    names = arguments.programs or sorted(path.name for path in PROGRAMS.iterdir() if path.suffix in (".py", ".ipynb") and path.name != "grid.py" or path.name == "package_demo")
     left_out = []
     print("| program | allocated with | without | total with | without | same bytes | range that is said without |\n|---|---:|---:|---:|---:|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -114,8 +114,7 @@ def _notebook(text):
             "nbformat_minor": 5,
             "metadata": {},
             "cells": [
-                {"cell_type": "code", "id": str(number), "metadata": {}, "outputs": [], "execution_count": None, "source": "\n".join(lines)}
-                for number, lines in enumerate(cells)
+                {"cell_type": "code", "id": str(number), "metadata": {}, "outputs": [], "execution_count": None, "source": "\n".join(lines)} for number, lines in enumerate(cells)
             ],
         }
     )

@@ -153,7 +153,8 @@ def main():
     chosen = [
         one
         for one in programs.all_programs()
-        if re.search(options.only, one.name) and (options.set == "all" or one.held_out == (options.set == "held_out"))
+        if re.search(options.only, one.name)
+        and (options.set == "all" or one.held_out == (options.set == "held_out"))
         and not (options.budget and (one.is_notebook or not one.has_fault))
     ]
     scorer, rows = Scorer(options), []

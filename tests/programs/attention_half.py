@@ -1,4 +1,5 @@
 """Self- and cross-attention in bfloat16 without dropout, through nn.MultiheadAttention and SDPA."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """Fine-tune an encoder classifier under bfloat16 autocast with gradient accumulation."""
+
 import argparse
 
 import torch

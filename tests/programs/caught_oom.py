@@ -1,4 +1,5 @@
 """Find a batch size that fits by halving it on every OutOfMemoryError, then go on training with it."""
+
 import argparse
 import gc
 

@@ -1,4 +1,5 @@
 """Train a decoder with or without activation checkpointing (--no-checkpoint keeps every activation)."""
+
 import argparse
 
 import torch

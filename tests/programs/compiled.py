@@ -1,4 +1,5 @@
 """Train a residual MLP through torch.compile: forward, backward and optimizer step."""
+
 import argparse
 
 import torch

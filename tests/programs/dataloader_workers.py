@@ -1,4 +1,5 @@
 """Train on images that two DataLoader workers prepare, through pinned memory and non-blocking copies."""
+
 import argparse
 
 import torch

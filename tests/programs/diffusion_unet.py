@@ -1,4 +1,5 @@
 """Train a small diffusion U-Net (convolutions, group norm, attention at the bottom)."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """A click model: large embedding tables with sparse gradients (SparseAdam) under a dense MLP (Adam)."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """Fully sharded training (FSDP2) with bfloat16 parameters: torchrun --nproc-per-node=1 fsdp2.py."""
+
 import argparse
 import os
 

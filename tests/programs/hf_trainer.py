@@ -1,4 +1,5 @@
 """Train a small GPT-2 from scratch with the transformers Trainer on an in-memory dataset."""
+
 import argparse
 import tempfile
 

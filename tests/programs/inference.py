@@ -1,4 +1,5 @@
 """Run a ResNet-50 over batches of images of different sizes, forward only, and keep the features."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """Train an LSTM language model with truncated backpropagation through time."""
+
 import argparse
 
 import torch

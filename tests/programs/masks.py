@@ -1,4 +1,5 @@
 """Variable-length sequences: padding is indexed away with x[mask], lengths are read back for packing."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """A large model that is never whole: made on the meta device, sharded by FSDP 2, and only then given memory: torchrun meta_fsdp.py --width 5120 --depth 40."""
+
 import argparse
 import os
 import resource

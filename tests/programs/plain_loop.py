@@ -1,4 +1,5 @@
 """Train a small text transformer with an ordinary loop over a DataLoader of tensors."""
+
 import argparse
 
 import torch

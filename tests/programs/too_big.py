@@ -1,4 +1,5 @@
 """Train a transformer at a batch size that does not fit on a GPU of 16 GiB."""
+
 import argparse
 
 import torch

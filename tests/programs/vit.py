@@ -1,4 +1,5 @@
 """Train torchvision's ViT-B/16 for a few steps with label smoothing and a warm-up schedule."""
+
 import argparse
 
 import torch

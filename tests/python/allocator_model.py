@@ -3,6 +3,7 @@
 Written from the description of the allocator, apart from the Rust model and in another manner: a segment is a list of
 blocks, and whatever is looked for is looked for by scanning all of them. It is slow and has no cleverness to be wrong in.
 """
+
 MIB = 1 << 20
 FREE, USED, WAITING, HOLE = "free", "used", "waiting", "hole"  # HOLE: no memory behind it
 
@@ -25,8 +26,9 @@ class OutOfMemory(Exception):
 
 
 class Allocator:
-    def __init__(self, *, total, free, limit, minor, max_split=None, max_non_split=None, large=20 * MIB, divisions=(0,) * 16,
-                 threshold=0.0, expandable=False, throw=False, fraction=1.0):
+    def __init__(
+        self, *, total, free, limit, minor, max_split=None, max_non_split=None, large=20 * MIB, divisions=(0,) * 16, threshold=0.0, expandable=False, throw=False, fraction=1.0
+    ):
         self.total, self.free_memory, self.limit, self.minor = total, free, limit, minor
         if limit is None and fraction < 1.0 and minor >= 10:
             self.limit = int(fraction * total + 0.5) if minor >= 13 else int(fraction * total)
@@ -74,8 +76,7 @@ class Allocator:
     # --- blocks ---
     def new_block(self, segment, start, size, state):
         self.blocks_made += 1
-        rank = {"address": 0, "block": self.blocks_made, "segment": segment.age}[
-            "address" if self.minor <= 11 else "block" if self.minor == 12 else "segment"]
+        rank = {"address": 0, "block": self.blocks_made, "segment": segment.age}["address" if self.minor <= 11 else "block" if self.minor == 12 else "segment"]
         return Block(start, size, state, rank)
 
     def set_free(self, segment, block):
@@ -151,6 +152,7 @@ class Allocator:
             return None
         at = 0
         if fitting[0][0].page and expandable:
+
             def extent(pair):
                 segment, block = pair
                 behind = segment.blocks.index(block) + 1
@@ -285,8 +287,7 @@ class Allocator:
         self.count("segments", -1)
 
     def whole_free(self, lane_test):
-        return sorted(((s, s.blocks[0]) for s in self.segments
-                       if lane_test(s.lane) and not s.page and len(s.blocks) == 1 and s.blocks[0].state == FREE), key=self.order)
+        return sorted(((s, s.blocks[0]) for s in self.segments if lane_test(s.lane) and not s.page and len(s.blocks) == 1 and s.blocks[0].state == FREE), key=self.order)
 
     def empty_cache(self):
         for ticket in list(self.waiting):
@@ -350,8 +351,7 @@ class Allocator:
         if beyond <= 0:
             return
         clock = self.clock.get(((0, 0), False), 0)
-        free = [(s, b) for s in self.segments if s.lane[0] == (0, 0) and not s.lane[2]
-                for b in s.blocks if b.state == FREE and len(s.blocks) == 1]
+        free = [(s, b) for s in self.segments if s.lane[0] == (0, 0) and not s.lane[2] for b in s.blocks if b.state == FREE and len(s.blocks) == 1]
         ages = {id(b): clock - b.born for _, b in free}
         total, count, reclaimed, freed = sum(ages.values()), len(free), 0, True
         candidates = [pair for pair in free if not pair[0].page]

@@ -86,9 +86,7 @@ class Program:
                 size = -(-requested // 512) * 512
                 if size > MIB and total - size <= MIB:
                     size = total
-                blocks.append(
-                    {"address": address, "size": size, "requested_size": requested, "state": "active_allocated", "frames": frames}
-                )
+                blocks.append({"address": address, "size": size, "requested_size": requested, "state": "active_allocated", "frames": frames})
             else:
                 size = 0
             if total > size:

@@ -3,6 +3,7 @@
 Each trace is a few dozen to a few hundred calls with sizes around the allocator's thresholds, on several streams and pools, with
 frees that wait, and memory that runs out. Addresses, refusals with their reasons, and statistics must be equal.
 """
+
 import multiprocessing
 import os
 import random

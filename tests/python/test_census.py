@@ -9,7 +9,6 @@ import textwrap
 
 import pyarrow
 import pytest
-
 from conftest import COMMAND, PYTHON_2_11, ROOT, slowness
 
 # The package as it lies here, with the command as built.

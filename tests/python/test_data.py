@@ -8,9 +8,7 @@ import json
 import math
 import mmap
 import os
-import pathlib
 import random
-import signal
 import subprocess
 import sys
 import textwrap
@@ -21,6 +19,7 @@ import warnings
 
 import duckdb
 import numpy as np
+import oomph.data as data
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -29,10 +28,7 @@ import pyarrow.parquet
 import pytest
 import scipy.sparse
 import torch
-
 from conftest import ROOT
-
-import oomph.data as data  # noqa: E402
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
 
@@ -58,9 +54,9 @@ def makers(rng):
         made += [(getattr(pa, name)(), integers(rng, bits, True)), (getattr(pa, f"u{name}")(), integers(rng, bits, False))]
         # Most numbers are small.
         made.append((getattr(pa, name)(), lambda: rng.randint(0, 100)))
-    floats = lambda: rng.choice(HARD_FLOATS) if rng.random() < 0.3 else rng.uniform(-1e9, 1e9)  # noqa: E731
-    whole = lambda: float(rng.randint(-300, 300))  # noqa: E731
-    halves = lambda: np.float16(rng.choice([0.0, -0.0, math.nan, math.inf, 6e-8, 65504.0]) if rng.random() < 0.5 else rng.uniform(-100, 100))  # noqa: E731
+    floats = lambda: rng.choice(HARD_FLOATS) if rng.random() < 0.3 else rng.uniform(-1e9, 1e9)
+    whole = lambda: float(rng.randint(-300, 300))
+    halves = lambda: np.float16(rng.choice([0.0, -0.0, math.nan, math.inf, 6e-8, 65504.0]) if rng.random() < 0.5 else rng.uniform(-100, 100))
     made += [
         (pa.float64(), floats),
         (pa.float32(), lambda: float(np.float32(min(max(floats(), -3e38), 3e38)))),
@@ -71,10 +67,10 @@ def makers(rng):
     made += [(pa.bool_(), lambda: rng.random() < 0.5), (pa.null(), lambda: None)]
     made += [(kind, lambda: rng.choice(WORDS)) for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))]
     made += [(pa.string(), lambda: f"row {rng.random()}")]
-    day = lambda: datetime.date(1970, 1, 1) + datetime.timedelta(days=rng.randint(-200_000, 200_000))  # noqa: E731
+    day = lambda: datetime.date(1970, 1, 1) + datetime.timedelta(days=rng.randint(-200_000, 200_000))
     made += [(pa.date32(), day), (pa.date64(), day)]
     for unit, most in (("s", 10**11), ("ms", 10**14), ("us", 10**17), ("ns", 9 * 10**18)):
-        counts = lambda most=most: rng.randint(-most, most)  # noqa: E731
+        counts = lambda most=most: rng.randint(-most, most)
         made += [(pa.timestamp(unit), counts), (pa.timestamp(unit, "Europe/Berlin"), counts), (pa.duration(unit), counts)]
     made += [(pa.time32("ms"), lambda: rng.randrange(86_400_000)), (pa.time64("ns"), lambda: rng.randrange(86_400 * 10**9))]
     made += [(pa.binary(), lambda: rng.randbytes(rng.randrange(5))), (pa.decimal128(30, 4), lambda: decimal.Decimal(rng.randint(-(10**25), 10**25)).scaleb(-4))]

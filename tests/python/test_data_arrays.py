@@ -8,13 +8,11 @@ import sys
 import zipfile
 
 import numpy as np
+import oomph.data as data
 import pytest
 import scipy.sparse
 import torch
-
 from conftest import ROOT
-
-import oomph.data as data  # noqa: E402
 
 NUMBERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
 BORDERS = [0, 1, 127, 128, 255, 256, 32767, 32768, 65504, 65535, 2**24 - 1, 2**24 + 1, 2**31 - 1, 2**31, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**64 - 1]

@@ -13,11 +13,10 @@ import sys
 import threading
 import time
 
+import oomph.data as data
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-
-import oomph.data as data  # noqa: E402
 
 ROWS = 20_000
 KEY, SECRET = "AKIANOBODYSEESTHIS", "a-secret-that-nobody-sees"

@@ -14,18 +14,16 @@ import threading
 import time
 
 import numpy as np
+import oomph
+import oomph.data as data
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
-
 from conftest import ROOT
-
-import oomph  # noqa: E402
-import oomph.data as data  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
 ROWS = 20_000
@@ -172,7 +170,7 @@ def test_whoever_stops_early_leaves_nothing_behind(folder):
         time.sleep(0.01)
     gc.disable()
     try:
-        for rows in numbers(folder, budget="32MiB", batch=10):
+        for _ in numbers(folder, budget="32MiB", batch=10):
             assert threads()
             break
         kept = numbers(folder)
@@ -238,7 +236,7 @@ def test_the_budget_is_kept(folder):
     ("call", "error", "sentence"),
     [
         (lambda folder: data.stream(folder, as_="pandas"), ValueError, "as_='pandas' is none of 'arrow', 'numpy', 'torch'"),
-        (lambda folder: data.stream(folder, device="cuda"), ValueError, 'device=\'cuda\' is for as_="torch"'),
+        (lambda folder: data.stream(folder, device="cuda"), ValueError, "device='cuda' is for as_=\"torch\""),
         (lambda folder: data.stream(folder, rank=0), ValueError, "rank= and world= come together"),
         (lambda folder: data.stream(folder, rank=-1, world=2), ValueError, "rank=-1 is not from 0 to 1"),
         (lambda folder: data.stream(folder, rank=2, world=2), ValueError, "rank=2 is not from 0 to 1"),

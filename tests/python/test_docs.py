@@ -112,9 +112,7 @@ def test_the_house_is_as_drawn():
     """The table of ARCHITECTURE.md has every crate, with the crates of ours that it really depends on."""
     metadata = json.loads(subprocess.run(["cargo", "metadata", "--format-version", "1", "--no-deps", "--locked", "--offline"], cwd=ROOT, capture_output=True, check=True).stdout)
     ours = {package["name"] for package in metadata["packages"]}
-    real = {
-        package["name"]: {one["name"] for one in package["dependencies"] if one["name"] in ours and one["kind"] != "dev"} for package in metadata["packages"]
-    }
+    real = {package["name"]: {one["name"] for one in package["dependencies"] if one["name"] in ours and one["kind"] != "dev"} for package in metadata["packages"]}
     drawn = {}
     for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -13,11 +13,10 @@ import subprocess
 import sys
 import time
 
+import oomph as package
 import pytest
 from conftest import ROOT
 from test_ram import control_group
-
-import oomph as package  # noqa: E402
 
 GIB, MIB = 1 << 30, 1 << 20
 FAKE_NVML = ROOT / "crates" / "oomph-host" / "tests" / "nvml" / "fake_nvml.c"
@@ -73,8 +72,7 @@ def of(reported, check):
 
 def cards_on_bus():
     return sum(
-        (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03")
-        for device in pathlib.Path("/sys/bus/pci/devices").glob("*")
+        (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03") for device in pathlib.Path("/sys/bus/pci/devices").glob("*")
     )
 
 
@@ -222,9 +220,7 @@ def test_settings_that_this_version_refuses_are_wrong(doctor, python):
 # --- a driver that is wrong -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "error, title", [(18, "the driver was updated without a restart"), (4, "this user may not use the GPU"), (9, "the driver is installed, but not loaded")]
-)
+@pytest.mark.parametrize("error, title", [(18, "the driver was updated without a restart"), (4, "this user may not use the GPU"), (9, "the driver is installed, but not loaded")])
 def test_a_driver_that_does_not_answer_says_why(doctor, nvml, python, error, title):
     code, reported = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": str(error)})
     (finding,) = of(reported, "driver")

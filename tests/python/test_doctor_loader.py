@@ -145,9 +145,9 @@ def measured(name):
     batches = iter(loader)
     workers = [worker.pid for worker in batches._workers]
     epochs = 4 if loader.persistent_workers else 1
-    most_shm, used, batch = 0, 0, None
+    most_shm, used = 0, 0
     for epoch in range(epochs):
-        for turn, batch in enumerate(batches):
+        for turn, _batch in enumerate(batches):
             if turn == 6:
                 # Until all workers are as far ahead as they may be.
                 most_shm = max(most_shm, settled(lambda: shared_memory([os.getpid(), *workers])))
@@ -245,7 +245,17 @@ def test_the_answer_comes_first_and_what_to_do_last(room):
     loader.dataset.items = share(loader.dataset.items)
     reported = oomph.doctor(loader)
     assert reported.findings == [] and reported.worker < 20 * MIB and reported.dataset_shared == loader.dataset.items.nbytes
-    for number in (reported.total, reported.error, reported.worker, reported.shm, reported.pinned, reported.batch, reported.dataset_objects, reported.dataset_buffers, reported.dataset_shared):
+    for number in (
+        reported.total,
+        reported.error,
+        reported.worker,
+        reported.shm,
+        reported.pinned,
+        reported.batch,
+        reported.dataset_objects,
+        reported.dataset_buffers,
+        reported.dataset_shared,
+    ):
         assert type(number) is int
 
 
@@ -350,7 +360,17 @@ def test_all_other_settings_are_kept(settings, workers):
     loader = DataLoader(Numbered(), num_workers=4, generator=generator, **settings)
     new = limited(loader, workers, 1)
     assert (new.num_workers, new.prefetch_factor) == ((1, 1) if workers else (0, None)) and loader.num_workers == 4
-    kept = {"dataset", "batch_size", "drop_last", "batch_sampler" if "batch_sampler" in settings else "sampler", "collate_fn", "pin_memory", "worker_init_fn", "generator", "in_order"}
+    kept = {
+        "dataset",
+        "batch_size",
+        "drop_last",
+        "batch_sampler" if "batch_sampler" in settings else "sampler",
+        "collate_fn",
+        "pin_memory",
+        "worker_init_fn",
+        "generator",
+        "in_order",
+    }
     kept |= {"timeout", "persistent_workers", "multiprocessing_context"} if workers else set()
     for name in kept:
         assert getattr(new, name) is getattr(loader, name) or getattr(new, name) == getattr(loader, name), name

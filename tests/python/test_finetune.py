@@ -12,11 +12,10 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
 from oomph.fitting.pieces import pieces  # noqa: E402
 from oomph.fitting.planning.card import bytes_on  # noqa: E402
 from oomph.fitting.planning.payload import NotPackable, pack, unpack  # noqa: E402
+from torch import nn  # noqa: E402
 
 HIDDEN, INNER, LAYERS, WORDS, RANK = 1024, 2048, 2, 4096, 128
 

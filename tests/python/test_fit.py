@@ -16,18 +16,15 @@ import threading
 from collections import namedtuple
 
 import pytest
-
 from conftest import ROOT
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
 import oomph as package  # noqa: E402
-from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
 from oomph.fitting.losses.loss_of import LossOf  # noqa: E402
 from oomph.fitting.planning.payload import NotPackable, pack, unpack  # noqa: E402
 from oomph.fitting.planning.plan import Measured, Plan  # noqa: E402
 from oomph.fitting.planning.search import Facts, Found, Search  # noqa: E402
+from torch import nn  # noqa: E402
 
 FitError, GIB, MIB = package.FitError, 1 << 30, 1 << 20
 
@@ -576,7 +573,9 @@ def test_a_batch_that_is_no_pair_is_for_a_function_of_the_model():
 def test_how_a_loss_is_called_is_said_if_it_fails():
     model, batch = nn.Linear(4, 2), (torch.zeros(6, 4), torch.zeros(6, 2))
     # It is not called before it is put into another.
-    with pytest.raises(TypeError, match=r"Tensor is not a Module subclass \(the loss is called as loss\(output, target\); if it is f\(model, batch\), call its first parameter `model`\)"):
+    with pytest.raises(
+        TypeError, match=r"Tensor is not a Module subclass \(the loss is called as loss\(output, target\); if it is f\(model, batch\), call its first parameter `model`\)"
+    ):
         LossOf(lambda net, batch: nn.Sequential(net, nn.Softmax(-1))(batch[0]).mean()).settled(model, batch)(model, batch)
     with pytest.raises(TypeError, match=r"\(the batch, a dict, is no pair \(input, target\), so the loss is called as f\(model, batch\)\)"):
         LossOf(lambda out, target: out - target).settled(model, {"x": batch[0]})(model, {"x": batch[0]})
@@ -706,8 +705,8 @@ def test_a_model_is_sent_without_its_bytes_and_comes_back_tied():
 
 
 def test_cards_are_found_by_the_names_that_the_command_takes():
-    from oomph.fitting.planning.card import named
     from oomph.fitting.errors import FitError
+    from oomph.fitting.planning.card import named
 
     assert [named(name).name for name in ("4090", "T4", "NVIDIA GeForce RTX 4090", "a100-80gb")] == ["rtx-4090", "t4", "rtx-4090", "a100-80gb"]
     with pytest.raises(FitError, match="there is no card .nothing. in the catalogue"):

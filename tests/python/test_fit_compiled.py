@@ -8,8 +8,6 @@ import copy
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
 import oomph  # noqa: E402
 from oomph.fitting.planning.payload import pack, unpack  # noqa: E402
 from oomph.fitting.planning.plan import Measured, Plan  # noqa: E402
@@ -17,6 +15,7 @@ from oomph.fitting.planning.search import Facts, Search  # noqa: E402
 from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
 from oomph.fitting.techniques.checkpoints import checkpoint_blocks  # noqa: E402
 from oomph.fitting.techniques.compiled import BUDGETS, Compiled, budgets_for, compiled_modules, inside_compiled, is_of_one_graph  # noqa: E402
+from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,7 +1,6 @@
 """Inference that fits: parts give what the whole gives, weights travel, an out-of-memory loses nothing, weights take less."""
+
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -254,7 +253,7 @@ def test_fewer_bits_are_nearly_the_same(bits, share, error):
 
 # -- on a GPU
 
-ON_GPU = '''
+ON_GPU = """
 import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import torch
@@ -303,7 +302,7 @@ try:
 except FitError as error:
     out["sparse"] = str(error)
 print(json.dumps(out))
-'''
+"""
 
 
 @pytest.fixture
@@ -316,7 +315,7 @@ def on_gpu(on_virtual_gpu):
     return run
 
 
-PRUNED = '''
+PRUNED = """
 import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import torch
@@ -335,7 +334,7 @@ out["shape"] = list(fitted(x).shape)
 fitted.undo()
 out["back"] = [model.blocks[3].wide.weight is weight, weight.device.type, list(weight.shape)]
 print(json.dumps(out))
-'''
+"""
 
 
 def test_pruned_weights_never_are_on_the_gpu_in_full(on_gpu):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 torch = pytest.importorskip("torch")
@@ -314,7 +313,6 @@ def test_a_loop_with_accelerate_trains_as_without(accumulate, precision, toleran
 def test_a_fit_with_accelerate_is_given_back_to_who_asks_in_the_same_way():
     accelerate = pytest.importorskip("accelerate")
     from accelerate.state import AcceleratorState
-
     from oomph.fitting.adapters.accelerating import fit_accelerate
 
     AcceleratorState._reset_state(True)

@@ -2,22 +2,16 @@
 
 import copy
 import json
-import os
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
-from conftest import ROOT
-
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
 from oomph.fitting.techniques.activations import HostMemory, offload_blocks  # noqa: E402
 from oomph.fitting.techniques.blocks import find_blocks, get_block  # noqa: E402
 from oomph.fitting.techniques.checkpoints import checkpoint_blocks  # noqa: E402
+from torch import nn  # noqa: E402
 
 MIB = 1 << 20
 
@@ -219,7 +213,7 @@ def test_a_pickle_is_of_the_plain_model():
 def test_statistics_count_each_batch_once(momentum):
     block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU(inplace=True))
     model = nn.Sequential(block, nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU(inplace=True)))
-    given = lambda rows: torch.randn(4, 3, 12, 12).to(memory_format=torch.channels_last)  # noqa: E731
+    given = lambda rows: torch.randn(4, 3, 12, 12).to(memory_format=torch.channels_last)
     expected = trained(model, steps=5, given=given)
     for prepare in (checkpointed, both):
         assert_same(trained(model, prepare, steps=5, given=given), expected)
@@ -292,7 +286,7 @@ def test_a_graph_that_is_kept_gives_the_same_twice(plain, prepare):
 def test_a_compiled_block_stays_one():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()) for _ in range(2)))
-    given = lambda rows: torch.randn(rows, 64)  # noqa: E731
+    given = lambda rows: torch.randn(rows, 64)
     expected = trained(model, steps=3, given=given)
 
     def prepare(model):
@@ -334,7 +328,7 @@ def test_transformers_with_a_cache():
             def forward(self, tokens):
                 return self.model(input_ids=tokens, labels=tokens).loss
 
-        given = lambda rows: torch.randint(0, 50, (8, 48))  # noqa: E731
+        given = lambda rows: torch.randint(0, 50, (8, 48))
         assert_same(trained(Loss(model), both, steps=4, given=given), trained(Loss(model), steps=4, given=given))
 
 

@@ -1,8 +1,6 @@
 """Fused kernels, state in host memory, 8-bit state and steps that can be resumed: the same values, less memory, nothing updated twice."""
+
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -238,7 +236,7 @@ def test_what_cannot_be_taken_apart_is_refused():
         to_8bit(stepped)
 
 
-ON_GPU = '''
+ON_GPU = """
 import gc, json, sys, warnings
 sys.path.insert(0, sys.argv[1])
 import torch
@@ -338,7 +336,7 @@ else:
     small.undo()
     out["8bit undone"] = [(torch.cuda.memory_allocated() - base) // MiB, "t_alpha" in optimizer.param_groups[0]]
 print(json.dumps(out))
-'''
+"""
 
 
 def test_on_a_gpu_the_state_passes_through(on_virtual_gpu):

@@ -46,7 +46,10 @@ def run(world, folder, cases):
     """Of each rank, what came of each case."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1] / "python")}
     command = [sys.executable, str(CASES)]
-    ranks = [subprocess.Popen([*command, str(rank), str(world), str(folder / f"meet-{world}"), str(folder), *cases], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(world)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(world), str(folder / f"meet-{world}"), str(folder), *cases], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
     try:
         said = [rank.communicate(timeout=400)[1] for rank in ranks]
     finally:

@@ -250,7 +250,7 @@ def test_grouped_queries_that_are_left_alone(why, monkeypatch):
     if why == "a kernel takes them":
         monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *args, **kwargs: 1)
     groups = RepeatedGroups(model)
-    attend = lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key, None, 0.1 if why == "dropout" else 0.0, enable_gqa=True)  # noqa: E731
+    attend = lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key, None, 0.1 if why == "dropout" else 0.0, enable_gqa=True)
     model.forward = lambda: attend()
     if why == "another model":
         attend()

@@ -12,21 +12,19 @@ from collections import UserDict, namedtuple
 import pytest
 from conftest import ROOT
 
-
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
+from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
+from oomph.fitting.losses import trials  # noqa: E402
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing  # noqa: E402
+from oomph.fitting.losses.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
+from oomph.fitting.losses.loss_of import LossOf  # noqa: E402
+from oomph.fitting.running.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
+from oomph.fitting.running.largest_batch import Batch, find_batch  # noqa: E402
+from oomph.live.out_of_memory import is_out_of_memory  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from oomph.fitting.losses import trials  # noqa: E402
-from oomph.fitting.losses.loss_of import LossOf  # noqa: E402
-from oomph.fitting.running.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
-from oomph.fitting.losses.counts import Accumulator, Counted, Weighing  # noqa: E402
-from oomph.fitting.losses.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
-from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
-from oomph.fitting.running.largest_batch import Batch, find_batch  # noqa: E402
-from oomph.live.out_of_memory import is_out_of_memory  # noqa: E402
 
 STEPS = 20
 VOCABULARY = 5000
@@ -374,7 +372,7 @@ def masked_batch(lengths, dtype=torch.float32, longest=12):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
 def test_a_mean_by_hand_is_tried_again_where_there_is_padding(dtype):
     model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
-    compute = lambda part: masked_mean(model, part)  # noqa: E731
+    compute = lambda part: masked_mean(model, part)
     weighing = trials.learn_weighing(compute, masked_batch([12] * 8, dtype), model)
     assert (weighing.kind, weighing.provisional) == ("samples", True)
     uneven = masked_batch([12, 12, 1, 2, 3, 12, 1, 1], dtype)
@@ -436,7 +434,7 @@ def test_a_term_beside_a_counted_mean_makes_it_provisional():
         return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()) + 0.1 * logits.logsumexp(-1).square().mean()
 
     whole = {"input_ids": torch.randint(0, VOCABULARY, (8, 12)), "labels": torch.randint(0, VOCABULARY, (8, 12))}
-    compute = lambda part: with_term(model, part)  # noqa: E731
+    compute = lambda part: with_term(model, part)
     weighing = trials.learn_weighing(compute, whole, model)
     assert (weighing.kind, weighing.provisional) == ("targets", True)
     with pytest.raises(NotSplittable):
@@ -470,7 +468,7 @@ def test_several_means_whose_counts_part_are_refused():
 
 def test_a_mean_for_each_sample_is_not_several_means():
     model = nn.Linear(6, 5)
-    loss = lambda model, batch: torch.stack([F.cross_entropy(model(x), y) for x, y in zip(*batch)]).mean()  # noqa: E731
+    loss = lambda model, batch: torch.stack([F.cross_entropy(model(x), y) for x, y in zip(*batch)]).mean()
     batch = (torch.randn(8, 4, 6), torch.randint(0, 5, (8, 4)))
     weighing = trials.learn_weighing(lambda part: loss(model, part), batch, model)
     assert (weighing.kind, weighing.means) == ("samples", 0)
@@ -484,7 +482,7 @@ class Recurrent(nn.Module):
     def __init__(self, batch_first, kind="lstm"):
         super().__init__()
         self.embedding = nn.Embedding(1000, 32)
-        layer = lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=batch_first)  # noqa: E731
+        layer = lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=batch_first)
         self.middle = nn.LSTM(32, 32, 2, dropout=0.5, batch_first=batch_first) if kind == "lstm" else layer()
         self.head = nn.Linear(32, 1000)
 
@@ -496,7 +494,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("kind, named", [("lstm", r"middle \(nn.LSTM\)"), ("attention", r"middle.self_attn \(nn.MultiheadAttention\)")])
 def test_time_is_not_cut(kind, named):
     batch = (torch.randint(0, 1000, (32, 8)), torch.randint(0, 1000, (32, 8)))
-    loss = lambda model: lambda part: cross_entropy(model(part[0]).reshape(-1, 1000), part[1].reshape(-1))  # noqa: E731
+    loss = lambda model: lambda part: cross_entropy(model(part[0]).reshape(-1, 1000), part[1].reshape(-1))
     model = Recurrent(False, kind)
     with pytest.raises(NotSplittable, match=f"the first dimension is time for {named} with batch_first=False"):
         trials.learn_weighing(loss(model), batch, model)
@@ -545,7 +543,7 @@ class InTraining(nn.Module):
 def test_a_loss_in_training_only_is_unknown_and_counted():
     model = InTraining()
     batch = (torch.randn(8, 8), torch.tensor([0, 1, -100, -100, -100, 3, 4, 1]))
-    compute = lambda part: LossOf(None)(model, part)  # noqa: E731
+    compute = lambda part: LossOf(None)(model, part)
     for training in (True, False):
         weighing = trials.learn_weighing(compute, batch, model.train(training))
         assert weighing.kind == "unknown" and "in training only" in weighing.reason and model.training is training

@@ -11,8 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from torch import nn  # noqa: E402
-
 import oomph as package  # noqa: E402
 from oomph.fitting.losses.loss_of import LossOf  # noqa: E402
 from oomph.fitting.planning import words  # noqa: E402
@@ -22,6 +20,7 @@ from oomph.fitting.techniques.checkpoints import checkpoint_blocks  # noqa: E402
 from oomph.fitting.techniques.liger import why_not_liger  # noqa: E402
 from oomph.fitting.techniques.positionwise import find_tiled  # noqa: E402
 from oomph.fitting.techniques.tiles import tile_modules  # noqa: E402
+from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -514,6 +513,7 @@ def test_the_plan_is_plain_data_and_has_words():
 @pytest.fixture
 def liger(monkeypatch):
     """Stands for Liger's package: changes instances and, as Liger does, what the module of the model names too."""
+
     class Kernel(nn.Module):
         def forward(self, hidden):
             calls.append(hidden.shape[1])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import COMMAND
 
 # What is kept is a dict, which no text says: `.cpu()` behind it, the first way, breaks the program.

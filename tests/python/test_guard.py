@@ -6,7 +6,6 @@ import sys
 import textwrap
 
 import pytest
-
 from conftest import COMMAND, PYTHON_2_11
 
 MIB = 1 << 20

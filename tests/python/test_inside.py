@@ -9,7 +9,6 @@ import textwrap
 import time
 
 import pytest
-
 from conftest import COMMAND, ROOT
 
 # The package as it lies here, with the command as built.

@@ -102,7 +102,10 @@ def test_every_tool_is_listed_with_its_options_and_what_it_does_besides(project)
     options = tools["replay"].input_schema["properties"]
     assert options["allocator"]["enum"] == ["torch", "bfc", "packed"] and options["allocator"]["default"] == "torch"
     assert "t4" in options["gpu"]["examples"] and options["patience"] == {
-        "type": "integer", "minimum": 0, "default": 10, "description": "How long to look for a packing, in seconds",
+        "type": "integer",
+        "minimum": 0,
+        "default": 10,
+        "description": "How long to look for a packing, in seconds",
     }
     assert tools["tune"].input_schema["properties"]["try"]["items"] == {"type": "string"}
 

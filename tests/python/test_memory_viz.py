@@ -24,18 +24,14 @@ def test_memory_viz_says_the_same_of_a_converted_snapshot(name, oomph, tmp_path)
     assert _memory_viz.segsum(after) == _memory_viz.segsum(before)
     assert _memory_viz.trace(after) == _memory_viz.trace(before)
     # The input of its flame graphs (the drawing itself would fetch a script).
-    assert list(_memory_viz._frames_fmt(after["segments"][0]["frames"])) == list(
-        _memory_viz._frames_fmt(before["segments"][0]["frames"])
-    )
+    assert list(_memory_viz._frames_fmt(after["segments"][0]["frames"])) == list(_memory_viz._frames_fmt(before["segments"][0]["frames"]))
 
 
 def test_memory_viz_command_reads_a_converted_snapshot(oomph, tmp_path):
     converted = tmp_path / "converted.pickle"
     oomph("convert", FIXTURES / "h200" / "plain.pickle.xz", "-o", converted)
     page = tmp_path / "page.html"
-    subprocess.run(
-        [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(converted), "-o", str(page)], check=True
-    )
+    subprocess.run([sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(converted), "-o", str(page)], check=True)
     assert page.stat().st_size > 10_000
 
 

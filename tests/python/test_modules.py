@@ -9,6 +9,7 @@ import re
 
 CRATES = pathlib.Path(__file__).resolve().parents[2] / "crates"
 
+
 def production(text):
     """A file without comments and without its tests."""
     text = re.sub(r"//[^\n]*", "", text)

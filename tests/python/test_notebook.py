@@ -268,10 +268,7 @@ def test_a_failed_cell_keeps_its_variables_unless_oomph_is_loaded(plain, code, e
     plain.run("%load_ext oomph")
     cell = plain.run(code, fails=error)
     assert plain.allocated == plain.before
-    assert (
-        cell.said.splitlines()[0]
-        == f"oomph: freed {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
-    )
+    assert cell.said.splitlines()[0] == f"oomph: freed {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
     if error != "ExceptionGroup":  # Of which IPython 9 remembers no traceback.
         assert "raise " in without_colours(plain.run("%tb").traceback)
 

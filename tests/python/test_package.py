@@ -12,7 +12,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
 from conftest import COMMAND, FIXTURES, ROOT
 
 sys.path.insert(0, str(ROOT / "packaging"))

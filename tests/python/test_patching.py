@@ -10,9 +10,8 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 import oomph
+import pytest
 from oomph.patching.child import answer
 from oomph.patching.patches import CAUSES, changes
 from oomph.patching.reading import Request

@@ -7,10 +7,9 @@ import sys
 import textwrap
 from pathlib import Path
 
+import oomph
 import pytest
 import yaml
-
-import oomph
 from oomph import _plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +143,9 @@ def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, car
     assert code == 1 and "This script's ranks never talk to each other" in out
     # What fails at once does not keep the next way from being run.
     picky = tmp_path / "picky.py"
-    picky.write_text("import sys\nif 'bad' in sys.argv[-1]: sys.exit('no such way')\nimport torch\nfor _ in range(4):\n    torch.nn.Linear(8, 8).cuda()(torch.ones(8, device='cuda'))\n")
+    picky.write_text(
+        "import sys\nif 'bad' in sys.argv[-1]: sys.exit('no such way')\nimport torch\nfor _ in range(4):\n    torch.nn.Linear(8, 8).cuda()(torch.ones(8, device='cuda'))\n"
+    )
     code, out, _ = oomph("plan", *options[:-1], "2", "--sweep", "how=bad,good", picky, env=cards, timeout=900)
     assert code == 0 and "how=good" in out and "does not run so: " in out
     # Of the one it is known that it does not fit, of the other nothing.
@@ -156,6 +157,7 @@ def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, car
     code, out, _ = oomph("plan", *options, broken, env=cards, timeout=900)
     assert code == 2 and out.startswith("Not known: the program fails\n") and "does not run so: " in out and "three heads" in out
     assert f"Next: oomph predict --gpu small --ranks 1 {broken}" in out
+
 
 def test_a_program_that_starts_its_ranks_is_started_as_it_is(oomph, warm, cards, tmp_path):
     script = tmp_path / "spawns.py"

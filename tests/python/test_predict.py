@@ -232,6 +232,7 @@ def test_expandable_segments_ranges_and_recordings_of_the_script_s_own(predict, 
     reported = json.loads(snapshot.read_text())["external_annotations"]
     assert [(one["stage"], one["name"]) for one in reported if one["name"] == "growing"] == [("START", "growing"), ("END", "growing")]
 
+
 # --- searching --------------------------------------------------------------------------------------------
 
 
@@ -907,7 +908,7 @@ def test_verbose_says_what_was_found_staged_and_started_and_nothing_is_said_othe
     quiet = oomph(*words)
     code, out, err = oomph("-v", *words)
     assert (quiet[0], code) == (0, 0) and quiet[1] == out
-    for said in ("found PyTorch", "staged the virtual GPU", "on a virtual GPU gpu=\"t4\"", "starting program=", "ended status=exit status: 0", "it left status="):
+    for said in ("found PyTorch", "staged the virtual GPU", 'on a virtual GPU gpu="t4"', "starting program=", "ended status=exit status: 0", "it left status="):
         assert said in err and said not in quiet[2], said
     assert "LD_PRELOAD" not in err
     by_variable = oomph(*words, "--token=hidden", env={**os.environ, "OOMPH_LOG": "oomph_stage=debug"})

@@ -11,11 +11,10 @@ import subprocess
 import sys
 import time
 
+import oomph
 import pytest
 import torch
 import transformers
-
-import oomph
 from conftest import COMMAND, slowness
 from oomph.models import prepare, sizes
 
@@ -155,7 +154,7 @@ def test_the_search_finds_the_largest_that_fits():
     # Nothing is known of what is far beyond what was run.
     for limit in (1, 2, 33, 900, 40_000, 65_536):
         tried = []
-        assert sizes.search(lambda one: tried.append(one) or one <= limit, min(limit, 4), None, 32, 32, 65_536, 1) == limit  # noqa: B023
+        assert sizes.search(lambda one: tried.append(one) or one <= limit, min(limit, 4), None, 32, 32, 65_536, 1) == limit
         assert len(tried) < 40, (limit, tried)
 
 

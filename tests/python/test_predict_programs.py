@@ -462,11 +462,7 @@ for text in TAKEN:
 
 # One size of each, and both ways where an argument chooses one.
 LEFT_OUT = {"inference.py --no-grad", "llama_causal.py --attention eager", "vit.py --freeze"}
-COMPARED = [
-    words
-    for words in measured()
-    if words.split()[0] not in NEED_MORE and "--batch-size" not in words and words not in LEFT_OUT
-]
+COMPARED = [words for words in measured() if words.split()[0] not in NEED_MORE and "--batch-size" not in words and words not in LEFT_OUT]
 
 
 # What the virtual GPU does not get right yet.

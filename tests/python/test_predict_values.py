@@ -222,7 +222,9 @@ TRAPS = {
 
 def test_what_is_not_known_is_never_taken_for_known(predict, tmp_path):
     for name, text in TRAPS.items():
-        (tmp_path / f"{name}.py").write_text("import torch\ndef run(device):\n    torch.manual_seed(0)\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "    return answer\n")
+        (tmp_path / f"{name}.py").write_text(
+            "import torch\ndef run(device):\n    torch.manual_seed(0)\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "    return answer\n"
+        )
     lines = "import json, runpy, sys\nanswers = {name: [runpy.run_path(name + '.py')['run'](device) for device in ('cpu', 'cuda')] for name in sys.argv[1:]}\njson.dump(answers, open('answers.json', 'w'))\n"
     (tmp_path / "traps.py").write_text(lines)
     # One that is watched for hooks stops following gradients: those come last.
@@ -232,7 +234,18 @@ def test_what_is_not_known_is_never_taken_for_known(predict, tmp_path):
     answers = json.loads((tmp_path / "answers.json").read_text())
     assert [name for name, (on_cpu, on_gpu) in answers.items() if on_cpu != on_gpu and f"{name}.py" not in doubted] == []
     right = {name for name, (on_cpu, on_gpu) in answers.items() if on_cpu == on_gpu and f"{name}.py" not in doubted}
-    assert {"own_function", "own_function_counts", "own_function_added_to", "written_to_parts", "gradient_in_another", "written_in_part", "counted_by_a_hook", "dropped_in_small", "address_again", "overlapping"} <= right
+    assert {
+        "own_function",
+        "own_function_counts",
+        "own_function_added_to",
+        "written_to_parts",
+        "gradient_in_another",
+        "written_in_part",
+        "counted_by_a_hook",
+        "dropped_in_small",
+        "address_again",
+        "overlapping",
+    } <= right
 
 
 HOST_NUMBERS = """

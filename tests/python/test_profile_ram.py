@@ -274,7 +274,10 @@ def test_under_oomph_run_it_goes_on_and_that_is_said(run, oomph, tmp_path):
             more = np.ones(30 << 17)
         print(recording.ram_path, recording.active)
         """,
-        COMMAND, "run", "--ram", "--python",
+        COMMAND,
+        "run",
+        "--ram",
+        "--python",
     )
     assert done.stdout == f"{tmp_path / 'load-ram.oomph'} False\n"
     assert done.stderr.count("oomph: load (load.py:3) is not profiled: oomph run --ram records the RAM of this process already\n") == 1
@@ -403,11 +406,20 @@ def test_a_marked_test_fails_if_it_asks_for_more(tested):
     done = tested(TESTS, "-rA")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "3 failed, 2 passed, 1 xfailed" in done.stdout
-    wrong = re.search(r"asked for 64\.\d MiB(?: ± .*)? of RAM at once, 14\.\d MiB more than 50\.0 MiB; held then:\n  40\.\d MiB(?: ± [\d.]+ KiB)? at test_it\.py:16 test_too_much\n  24\.\d MiB(?: ± [\d.]+ KiB)? at test_it\.py:17 ", done.stdout)
+    wrong = re.search(
+        r"asked for 64\.\d MiB(?: ± .*)? of RAM at once, 14\.\d MiB more than 50\.0 MiB; held then:\n  40\.\d MiB(?: ± [\d.]+ KiB)? at test_it\.py:16 test_too_much\n  24\.\d MiB(?: ± [\d.]+ KiB)? at test_it\.py:17 ",
+        done.stdout,
+    )
     assert wrong is not None, done.stdout
     assert "not that sum" in done.stdout
     summary = done.stdout[done.stdout.index(" ram memory ") :]
-    for name, size, limit in (("test_within", "40", "50.0"), ("test_too_much", "64", "50.0"), ("test_own_error", "40", "1.00"), ("test_expected", "40", "1.00"), ("TestCase::test_of_unittest", "12", "10.0")):
+    for name, size, limit in (
+        ("test_within", "40", "50.0"),
+        ("test_too_much", "64", "50.0"),
+        ("test_own_error", "40", "1.00"),
+        ("test_expected", "40", "1.00"),
+        ("TestCase::test_of_unittest", "12", "10.0"),
+    ):
         assert re.search(rf"test_it\.py::{name} +{size}\.\d+ MiB +of {limit} MiB  of RAM asked for at once\n", summary), name
     assert "test_without " not in summary.partition("short test summary")[0]
 

@@ -181,7 +181,7 @@ def test_what_is_not_known_fails_with_the_reason(project, warm, tmp_path):
         ("", 'gpu_memory: which card, or how much memory? write @pytest.mark.gpu_memory("6GiB", gpu="t4"), or set oomph_gpu in the settings of pytest'),
         ('"20GiB", gpu="t4"', "gpu_memory: a limit of 20.0 GiB is more than a Tesla T4 has (14.6 GiB); leave the limit out, or name a larger card"),
         ('gpu="nosuch"', 'there is no card "nosuch" in the catalogue; `oomph gpus` lists the cards, and says how to add one'),
-        ('"6GiB", card="t4"', "gpu_memory() got an unexpected keyword argument 'card'; write @pytest.mark.gpu_memory(\"6GiB\", gpu=\"t4\")"),
+        ('"6GiB", card="t4"', 'gpu_memory() got an unexpected keyword argument \'card\'; write @pytest.mark.gpu_memory("6GiB", gpu="t4")'),
     ],
 )
 def test_a_wrong_mark_ends_the_run_before_it_begins(mark, said, project):

@@ -21,7 +21,6 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 from conftest import PYTHON_2_11  # noqa: E402
-
 from oomph import _black_box, _cgroups, _ram, _sizes  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -520,13 +519,16 @@ def test_memory_of_others_in_the_group_counts(child, tmp_path):
         other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert other.stdout.readline() == "ready\n"
-            done = child("""
+            done = child(
+                """
                 guard = oomph.guard_ram(quiet=True)
                 try:
                     bytearray(300 << 20)
                 except MemoryError:
                     print("MemoryError", len(bytearray(150 << 20)) >> 20)
-            """, before=enter)
+            """,
+                before=enter,
+            )
         finally:
             other.communicate("\n", timeout=60)
     assert lines(done) == ["MemoryError 150"]
@@ -537,7 +539,8 @@ def test_the_box_of_a_process_that_the_kernel_killed_names_the_kernel(child, tmp
     with control_group(400 * MIB) as folder:
         enter = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')\n"
         # Shared memory, filled in one call: neither floor nor watchdog can stop that.
-        killed = child("""
+        killed = child(
+            """
             import ctypes, mmap
             from oomph import _black_box
             area = mmap.mmap(-1, 1 << 30)
@@ -545,7 +548,9 @@ def test_the_box_of_a_process_that_the_kernel_killed_names_the_kernel(child, tmp
             _black_box.note("cell [7]: area[:] = 1")
             time.sleep(0.3)
             ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(area)), 1, 1 << 30)
-        """, before=enter)
+        """,
+            before=enter,
+        )
         assert killed.returncode == -signal.SIGKILL
         reported = child("oomph.guard_ram()", before=enter)
     first, second, *_ = reported.stderr.splitlines()
@@ -578,7 +583,8 @@ def killed(child_code, state, after):
 
 
 def test_a_killed_process_is_told_by_the_next_start_and_only_once(flight, child, tmp_path):
-    pid = killed("""
+    pid = killed(
+        """
         from oomph import _black_box
         sys.argv = ["/home/me/train.py", "--token", "SECRET"]
         oomph.guard_ram(quiet=True)
@@ -588,7 +594,10 @@ def test_a_killed_process_is_told_by_the_next_start_and_only_once(flight, child,
         time.sleep(0.6)
         print("ready", flush=True)
         time.sleep(60)
-    """, tmp_path, 0.1)
+    """,
+        tmp_path,
+        0.1,
+    )
     [box] = flight.iterdir()
     assert b"SECRET" not in box.read_bytes() and b"/home/me" not in box.read_bytes()
     assert box.stat().st_mode & 0o777 == 0o600
@@ -604,14 +613,18 @@ def test_a_killed_process_is_told_by_the_next_start_and_only_once(flight, child,
 def test_a_box_is_readable_whenever_its_process_is_killed(flight, tmp_path):
     chance = random.Random(5)
     for _ in range(20):
-        pid = killed("""
+        pid = killed(
+            """
             from oomph import _black_box
             _black_box.open_box()
             print("ready", flush=True)
             for number in range(1 << 40):
                 _black_box.note(f"cell [{number}]: " + "x" * (number % 150))
                 _black_box.sample(number << 20, number << 20, 1 << 60)
-        """, tmp_path, chance.uniform(0, 0.1))
+        """,
+            tmp_path,
+            chance.uniform(0, 0.1),
+        )
         lines = _black_box.last_words(tell=False)
         assert f"(process {pid})" in lines[0] and "stopped from outside, or crashed" in lines[0]
         assert len(lines) == 2 and "its last sample: RAM " in lines[1]
@@ -620,9 +633,7 @@ def test_a_box_is_readable_whenever_its_process_is_killed(flight, tmp_path):
 
 def test_a_process_that_lives_is_not_told_and_one_that_ends_properly_leaves_nothing(flight, child, tmp_path):
     code = "oomph.guard_ram(quiet=True); print('ready', flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", GUARDED + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path)
-    )
+    process = subprocess.Popen([sys.executable, "-c", GUARDED + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path))
     assert process.stdout.readline() == "ready\n"
     assert _black_box.last_words(tell=False) == []
     assert len(list(flight.iterdir())) == 1
@@ -734,11 +745,14 @@ def test_a_filesystem_that_refuses_mappings_is_written_as_files_are(flight, monk
 
 
 def test_without_a_folder_nothing_is_recorded_and_nothing_said(child):
-    done = child("""
+    done = child(
+        """
         from oomph import _black_box
         oomph.guard_ram(LIMIT)
         _black_box.note("x"); _black_box.sample(1, 2, 3); print(_black_box.last_words())
-    """, env={**environment("/proc/nowhere")})
+    """,
+        env={**environment("/proc/nowhere")},
+    )
     assert lines(done) == ["[]"] and done.stderr == ""
 
 

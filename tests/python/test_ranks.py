@@ -35,7 +35,9 @@ def test_the_one_that_died_is_named_first_and_then_who_stands_out(oomph, ranks):
     code, out = explained(oomph, ranks)
     out = " ".join(out.replace(f"{ranks[0].parent}/", "").split())
     assert code == 1
-    assert out.startswith("rank40.pickle ran out of memory, asking for 4.00 GiB at user/train.py:18 evaluate; the 65 others did not. With that it would hold 4.00 GiB more than they do")
+    assert out.startswith(
+        "rank40.pickle ran out of memory, asking for 4.00 GiB at user/train.py:18 evaluate; the 65 others did not. With that it would hold 4.00 GiB more than they do"
+    )
     assert "rank17.pickle stands out from the 63 like rank0.pickle: 240 MiB more of activations at user/train.py:15 forward (560 MiB instead of 320 MiB)" in out
     assert "rank30.pickle stands out from the 63 like rank0.pickle: 160 MiB more of activations at user/train.py:15 forward (480 MiB instead of 320 MiB)" in out
     assert "rank[0-16,18-29,31-39,41-65].pickle 63 0 368 MiB 416 MiB no" in out

@@ -2,8 +2,9 @@
 
 import importlib.util
 import re
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 REAL = Path(__file__).parents[1] / "real"
 MEASURED = REAL.parents[1] / "docs/measured/real.md"
@@ -51,4 +52,7 @@ def test_a_prediction_is_held_against_all_that_the_card_gave():
     assert judge(card, {**row, "reserved": 2500, "estimated": {"low": 2400, "high": 3000}})[1] == "in the range"
     assert judge(card, {**row, "reserved": 2500, "estimated": {"low": 2550, "high": 3000}})[1] == "wrong"
     assert judge(card, {**row, "allocated": 900, "estimated": {"low": 1, "high": 9000}})[1] == "wrong"
-    assert judge(card, {"fits": None, "error": "why"}) == (["[name](https://github.com/a/b/blob/{commit}/c/train.py)", "1,000 to 1,010", "", "", "2,000 to 2,100", "", "", "not known: why"], "not known")
+    assert judge(card, {"fits": None, "error": "why"}) == (
+        ["[name](https://github.com/a/b/blob/{commit}/c/train.py)", "1,000 to 1,010", "", "", "2,000 to 2,100", "", "", "not known: why"],
+        "not known",
+    )

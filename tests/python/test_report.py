@@ -6,13 +6,12 @@ Every recording of the fixtures is opened. Whatever a test does, its page must b
 import html
 import json
 import os
-import pathlib
 import re
 
 import pytest
 from browser import Opened, bytes_in_words, change_in_words, chromium
 from conftest import FIXTURES, ROOT
-from synthetic import CALL, LINEAR, MIB, Program, train
+from synthetic import CALL, LINEAR, Program, train
 
 H200 = FIXTURES / "h200"
 SHAPES = FIXTURES / "shapes"
@@ -420,7 +419,9 @@ def test_what_happened_is_marked(see):
     assert annotated.texts("#timeline .annotations button") == list(dict.fromkeys(one["name"] for one in annotations)) != []
     first = next(one for one in annotations if one["to"] is not None)
     annotated.page.locator("#timeline .annotations").get_by_role("button", name=first["name"], exact=True).click()
-    annotated.until("({ from, to }) => window.oomph.store.state.from <= from && to <= window.oomph.store.state.to && window.oomph.store.state.to < window.oomph.memory().head.events", first)
+    annotated.until(
+        "({ from, to }) => window.oomph.store.state.from <= from && to <= window.oomph.store.state.to && window.oomph.store.state.to < window.oomph.memory().head.events", first
+    )
     died = see(H200 / "real_oom.pickle.xz")
     ooms = died.run("window.oomph.memory().head.ooms")
     assert ooms and "out of memory" in died.text("#answer").lower()
@@ -528,7 +529,7 @@ def test_every_allocation_is_reached(see, explain, name):
     section.get_by_label("In the timeline’s view").check()
     found = []
     while True:
-        found += opened.run("() => [...document.querySelectorAll(\"#allocations tbody tr.row [data-allocation]\")].map((one) => Number(one.dataset.allocation))")
+        found += opened.run('() => [...document.querySelectorAll("#allocations tbody tr.row [data-allocation]")].map((one) => Number(one.dataset.allocation))')
         if section.get_by_role("button", name="Next").is_disabled():
             break
         section.get_by_role("button", name="Next").click()
@@ -575,7 +576,8 @@ def test_the_slider_moves_through_time_and_every_byte_is_accounted_for(see):
             assert opened.text(f"#allocator [data-account={account}] b") == bytes_in_words(waste[account])
         free = sum(waste[name] for name in ("pending", "holes", "cached", "other_streams", "private_pools"))
         assert waste["reserved"] == waste["allocated"] + free
-        blocks = opened.run("""(at) => {
+        blocks = opened.run(
+            """(at) => {
           const sums = { used: 0, pending: 0, hole: 0, cached: 0, "other stream": 0, private: 0 };
           for (const { address, size, blocks } of window.oomph.memory().segmentsAt(at)) {
             let next = address;
@@ -587,7 +589,9 @@ def test_the_slider_moves_through_time_and_every_byte_is_accounted_for(see):
             if (next !== address + size) throw new Error("blocks must fill their segment");
           }
           return sums;
-        }""", moment)
+        }""",
+            moment,
+        )
         assert list(blocks.values()) == [waste[name] for name in ("allocated", "pending", "holes", "cached", "other_streams", "private_pools")]
     slider.focus()
     opened.page.keyboard.press("ArrowLeft")
@@ -893,8 +897,8 @@ def test_the_tab_key_reaches_all_there_is_and_shows_where_it_is(see):
 RUN = "window.ran=(window.ran||0)+1"
 HOSTILE = [
     f"</script><script>{RUN}</script>",
-    f"<img src=x onerror=\"{RUN}\">",
-    f"\"><svg onload={RUN}>",
+    f'<img src=x onerror="{RUN}">',
+    f'"><svg onload={RUN}>',
     f"' autofocus onfocus='{RUN}",
     f"<!--<script>{RUN}//",
     f"javascript:{RUN}",
@@ -992,7 +996,7 @@ def test_a_page_that_was_changed_does_not_run(see, written, tmp_path, browser):
     """The policy names its script by its bytes: what somebody adds to a page that is mailed around is not run."""
     text = written(H200 / "plain.pickle.xz").read_text()
     changed = tmp_path / "changed.html"
-    changed.write_text(text.replace("<div id=\"app\">", f"<script>{RUN}</script><img src=http://127.0.0.1:9/x.png onerror='{RUN}'><div id=\"app\">"))
+    changed.write_text(text.replace('<div id="app">', f"<script>{RUN}</script><img src=http://127.0.0.1:9/x.png onerror='{RUN}'><div id=\"app\">"))
     with browser.new_context() as context:
         opened = Opened.new(context)
         opened.page.goto(changed.as_uri())

@@ -164,7 +164,9 @@ def test_a_page_of_ram_has_the_numbers_of_explain(see, ram, explain):
     assert not opened.page.get_by_role("radio", name="Events").is_visible()
     assert "asked for" in opened.text("#timeline .readout") and "counted by the kernel" in opened.text("#timeline .readout")
     # What was held for a second is as wide as that: of the picture's columns, those between the two arrays are those of the time that the program saw between them.
-    held = opened.run("() => { const m = window.oomph.memory(), { to } = window.oomph.store.state; const t = m.timeline('kind', 0, to, 1000, window.oomph.scale()); return [t.allocated, t.reserved, t.files].map((all) => [...all]); }")
+    held = opened.run(
+        "() => { const m = window.oomph.memory(), { to } = window.oomph.store.state; const t = m.timeline('kind', 0, to, 1000, window.oomph.scale()); return [t.allocated, t.reserved, t.files].map((all) => [...all]); }"
+    )
     first, second = 60 * MIB, 90 * MIB
     columns = sum(1 for value in held[0] if first <= value < second)
     assert columns / 1000 * seen["scale"]["to"] / 1e6 == pytest.approx(float((ram.parent / "between").read_text()), abs=0.05)
@@ -179,7 +181,9 @@ def marks(opened):
 def test_the_gpu_and_ram_are_drawn_over_the_same_time(see, both):
     opened, said = see(both / "train.oomph")
     assert "train-ram.oomph is of the same run" in said
-    page = opened.run("({ mode: window.oomph.page.mode, subjects: window.oomph.page.subjects.map(({ file, ram, beside, seconds }) => ({ file, ram: ram !== null, beside, seconds })) })")
+    page = opened.run(
+        "({ mode: window.oomph.page.mode, subjects: window.oomph.page.subjects.map(({ file, ram, beside, seconds }) => ({ file, ram: ram !== null, beside, seconds })) })"
+    )
     gpu, host = page["subjects"]
     assert page["mode"] == "together" and (gpu["ram"], host["ram"]) == (False, True)
     # RAM is recorded from the start of the program: the GPU's memory begins after the array, and the pause.

@@ -12,7 +12,6 @@ import textwrap
 import time
 
 import pytest
-
 from conftest import COMMAND, PYTHON_2_11, ROOT
 
 # The package as it lies here, with the command as built.

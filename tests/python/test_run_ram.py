@@ -600,7 +600,13 @@ def test_whatever_call_of_the_recorder_fails_the_program_goes_on(oomph, tmp_path
     program = "import ctypes; ctypes.PyDLL(None).oomph_ram_learn(); kept = [bytearray(1 << 20) for _ in range(60)]; small = [str(i) * 9 for i in range(20_000)]; del kept; print(len(small))"
 
     def run(fail_at):
-        env = {**os.environ, "LD_PRELOAD": f"{library}:{shim}", "OOMPH_RAM": f"{os.getpid()}:100000000:{tmp_path / 'kept'}", "FAIL_AT": str(fail_at), "TELL": str(tmp_path / "count")}
+        env = {
+            **os.environ,
+            "LD_PRELOAD": f"{library}:{shim}",
+            "OOMPH_RAM": f"{os.getpid()}:100000000:{tmp_path / 'kept'}",
+            "FAIL_AT": str(fail_at),
+            "TELL": str(tmp_path / "count"),
+        }
         return subprocess.run([sys.executable, "-S", "-c", program], env=env, capture_output=True, text=True, timeout=60)
 
     done = run(0)
@@ -692,13 +698,16 @@ def test_what_grows_in_each_step_is_told_by_step(oomph, recorded, tmp_path):
 
 def test_a_part_that_is_recorded_has_its_own_steps(oomph, tmp_path):
     """Steps before and after it are not counted."""
-    (tmp_path / "load.py").write_text(textwrap.dedent(STEPS) + textwrap.dedent("""
+    (tmp_path / "load.py").write_text(
+        textwrap.dedent(STEPS)
+        + textwrap.dedent("""
         import oomph
         train([])
         with oomph.record("part.oomph", ram=True, quiet=True):
             train([])
         train([])
-    """))
+    """)
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
     subprocess.run([sys.executable, "load.py"], cwd=tmp_path, check=True, env=environment, timeout=120)
     grows_by_step(explained(oomph, tmp_path / "part-ram.oomph"))

@@ -116,7 +116,7 @@ def test_holes_and_the_devices_rest_together_would_have_served(explained):
     # One segment each: join them into one by hand, as if they had been cut from it.
     base = 0x7F0000000000
     program.events = [e for e in program.events if e["action"] != "segment_alloc"]
-    for index, (block, event) in enumerate(zip(blocks, program.events)):
+    for index, (_block, event) in enumerate(zip(blocks, program.events)):
         event["addr"] = base + index * 50 * MIB
     program.event("segment_alloc", base, 2000 * MIB, [program.line(5)])
     program.events.insert(0, program.events.pop())
@@ -143,7 +143,7 @@ def test_holes_and_the_devices_rest_together_would_have_served(explained):
 def test_a_leak_in_one_of_two_optimizers_steps(explained):
     """A GAN: two optimizer steps a round, of which one leaks."""
     program = Program()
-    leak = lambda index, blocks: blocks[:2] if index % 2 else []  # noqa: E731
+    leak = lambda index, blocks: blocks[:2] if index % 2 else []
     train(program, steps=16, leak=leak)
     reported = explained(program)
     growth = next(finding for finding in reported["findings"] if finding["code"] == "OM201")
@@ -230,7 +230,7 @@ def test_diff_follows_code_that_moved(oomph, tmp_path):
     for shift in (0, 1):
         program = Program()
         original = program.line
-        program.line = lambda number, function="main": original(number + shift, function)  # noqa: B023
+        program.line = lambda number, function="main": original(number + shift, function)
         train(program)
         paths.append(program.dump(tmp_path / f"{shift}.pickle"))
     code, out, _ = oomph("diff", *paths)

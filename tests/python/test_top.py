@@ -70,9 +70,7 @@ class Terminal:
         self.tmux("-f", f"{self.folder}/conf", "new-session", "-d", "-x", str(width), "-y", str(height), *noted)
 
     def tmux(self, *words):
-        done = subprocess.run(
-            ["tmux", "-u", "-L", self.name, *words], env=self.environment, capture_output=True, text=True, timeout=30
-        )
+        done = subprocess.run(["tmux", "-u", "-L", self.name, *words], env=self.environment, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, (words, done.stderr)
         return done.stdout
 
@@ -238,8 +236,7 @@ def parts_of_ram():
         "anonymous": said["AnonPages"],
         "file": said["Cached"] + said["Buffers"] - shared,
         "shared": shared,
-        "kernel": sum(said.get(name, 0) for name in ("Slab", "PageTables", "SecPageTables", "Percpu", "Zswap"))
-        + max(said["VmallocUsed"], said["KernelStack"]),
+        "kernel": sum(said.get(name, 0) for name in ("Slab", "PageTables", "SecPageTables", "Percpu", "Zswap")) + max(said["VmallocUsed"], said["KernelStack"]),
         "free": said["MemFree"],
         "pinned": max(said["Mlocked"], said["Unevictable"]),
     }
@@ -292,8 +289,7 @@ def test_a_process_has_the_memory_that_proc_says(top, child):
 
 def test_keys_sort_filter_and_draw_the_tree(top, child):
     parent = child(
-        "import subprocess, sys\n"
-        "below = subprocess.Popen([sys.executable, '-c', 'import time\\ntime.sleep(1000)', 'la' 'mb'])\n",
+        "import subprocess, sys\nbelow = subprocess.Popen([sys.executable, '-c', 'import time\\ntime.sleep(1000)', 'la' 'mb'])\n",
         name="sheep",
     )
     below = int(pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
@@ -619,7 +615,7 @@ def test_cards_show_what_nvml_says_and_who_is_on_them(top, child, nvml, nvml_lib
     # Sorted by GPU memory: the largest first.
     assert shown.index(row_of(shown, one.pid)) < shown.index(row_of(shown, two.pid)) < shown.index(row_of(shown, unseen))
     assert f"pid {unseen} (not visible from here)" in row_of(shown, unseen)
-    assert f"20.0 GiB (python" in shown
+    assert "20.0 GiB (python" in shown
     # Cards say how they change.
     nvml(CARDS=f"{80 * GIB},{75 * GIB},{600 * MIB},NVIDIA A100", PROCESSES=f"0,{one.pid},{20 * GIB}")
     shown = screen.wait("75.0 GiB of 80.0 GiB")
@@ -629,9 +625,7 @@ def test_cards_show_what_nvml_says_and_who_is_on_them(top, child, nvml, nvml_lib
     screen.wait(lambda shown: "1 process  " in shown.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    "error, words", [(18, "two versions"), (9, "not loaded"), (4, "may not"), (999, "NVIDIA's library says")]
-)
+@pytest.mark.parametrize("error, words", [(18, "two versions"), (9, "not loaded"), (4, "may not"), (999, "NVIDIA's library says")])
 def test_a_driver_that_refuses_is_named_and_the_machine_shown(oomph, nvml, error, words):
     code, out, _ = oomph("top", "--once", env={**os.environ, **nvml(ERROR=error)})
     assert code == 0
@@ -764,9 +758,7 @@ def exporter(oomph):
     started = []
 
     def start(*arguments, env=None):
-        one = subprocess.Popen(
-            [oomph.binary, "top", "--prometheus", "127.0.0.1:0", *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
-        )
+        one = subprocess.Popen([oomph.binary, "top", "--prometheus", "127.0.0.1:0", *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         started.append(one)
         said = one.stderr.readline()
         address = re.search(r"http://(127\.0\.0\.1:\d+)/metrics", said)
@@ -982,9 +974,7 @@ def test_a_part_that_a_program_records_itself_is_shown_and_then_gone(oomph, tmp_
         "    print('over', flush=True)\n    sys.stdin.readline()\n"
     )
     environment = {**os.environ, "OOMPH_COMMAND": str(oomph.binary), "PYTHONPATH": str(ROOT / "python")}
-    program = subprocess.Popen(
-        [sys.executable, script.name], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    program = subprocess.Popen([sys.executable, script.name], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         for name, held in (("one", 64 * MIB), ("two", 96 * MIB)):
             assert program.stdout.readline() == f"{name}\n"

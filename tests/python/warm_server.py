@@ -21,13 +21,15 @@ import socket
 import sys
 import types
 
-
 # What programs import beside PyTorch, and what of it they use. Each imports those below it too. Not among them is what looks at the card when it is
 # imported, as bitsandbytes does: transformers' trainer, accelerate and peft bring it.
 LIBRARIES = {
     "lightning": ["lightning.pytorch"],
     "transformers": [
-        "transformers", "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama", "transformers.models.bert.modeling_bert",
+        "transformers",
+        "transformers.models.gpt2.modeling_gpt2",
+        "transformers.models.llama.modeling_llama",
+        "transformers.models.bert.modeling_bert",
     ],
     "torchvision": ["torchvision"],
 }

@@ -1,6 +1,7 @@
 """Made-up data in the formats that the scripts of the suite read: the shapes and numbers of classes of the real data, random
 contents, few samples. Every number is drawn from a fixed seed, so that two machines have the same.
 """
+
 import os
 import pickle
 import struct
@@ -68,12 +69,11 @@ def words(root, random):
     """Text of 6,000 different words in lines of different lengths, in the files of WikiText and of Penn Treebank."""
     vocabulary = numpy.array([f"word{number}" for number in range(6000)])
     for part, count in (("train", 60000), ("valid", 6000), ("test", 6000)):
-        text = numpy.concatenate([vocabulary, vocabulary[random.zipf(1.3, count) % 6000]]) if part == "train" else \
-            vocabulary[random.zipf(1.3, count) % 6000]
+        text = numpy.concatenate([vocabulary, vocabulary[random.zipf(1.3, count) % 6000]]) if part == "train" else vocabulary[random.zipf(1.3, count) % 6000]
         lines, at = [], 0
         while at < len(text):
             length = int(random.integers(5, 40))
-            lines.append(" ".join(text[at:at + length]))
+            lines.append(" ".join(text[at : at + length]))
             at += length
         with open(f"{root}/{part}.txt", "w") as file:
             file.write("\n".join(lines) + "\n")
@@ -126,4 +126,3 @@ def make(folder):
     characters(fresh(folder, "few", "characters"), random)
     cora(fresh(folder, "few", "cora"), random)
     weights(fresh(folder, "torch", "hub", "checkpoints"))
-

@@ -9,6 +9,7 @@
 The interpreter that runs this is the one that runs the scripts; requirements.txt says what it needs. `card` and `predict` may run
 on two machines: carry the files *.jsonl over. Everything is kept in the work folder, target/real unless told (--work).
 """
+
 import argparse
 import concurrent.futures
 import json
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
+
 import tomllib
 
 HERE = os.path.dirname(os.path.abspath(__file__))

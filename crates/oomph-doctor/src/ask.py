@@ -4,11 +4,11 @@ import sys
 
 sys.path = [place for place in sys.path if place]
 
-import ast
-import importlib.util
-import json
-import os
-import re
+import ast  # noqa: E402
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import re  # noqa: E402
 
 PACKAGES = re.compile(
     r"(torch|torchaudio|torchvision|triton|pytorch[_-]triton\w*|nvidia_\w+|cuda_toolkit|oomph|tensorflow|tensorflow_cpu|jaxlib|jax_cuda\w*)-([^-]+)(?:-[^-]+)?\.(?:dist|egg)-info$",

@@ -3,6 +3,7 @@
 Networks of convolutions run one after another where plans are tried, because others would disturb their times. cuDNN's frontend writes down which plans PyTorch
 made, what each needs and how long it took; `plans.jsonl` has that in order.
 """
+
 import json
 import os
 import re

@@ -2,6 +2,7 @@
 
 `card.py` runs it on a GPU, `oomph predict` on the virtual one. Modes: fp32, amp (float16 by autocast), last (amp, and channels last).
 """
+
 import argparse
 import os
 import time

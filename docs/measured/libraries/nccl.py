@@ -3,6 +3,7 @@
 Several ranks on one card are of several hosts to NCCL (NCCL_HOSTID), which talk over sockets of the loopback: what NVLink would add is not seen.
 Rank 0 says, after each step, how much the card has lost for each rank.
 """
+
 import json
 import os
 import subprocess
@@ -17,7 +18,11 @@ if RANK is None:
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(WORLD), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29600 + WORLD), LOCAL_RANK="0")
         if WORLD > 1:
             environment.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
-        environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,ALLOC,GRAPH,TUNING", NCCL_DEBUG_FILE=os.path.join(os.environ.get("OUT", "/tmp") if rank == 0 else "/tmp", f"nccl-{WORLD}-{rank}.log"))
+        environment.update(
+            NCCL_DEBUG="INFO",
+            NCCL_DEBUG_SUBSYS="INIT,ALLOC,GRAPH,TUNING",
+            NCCL_DEBUG_FILE=os.path.join(os.environ.get("OUT", "/tmp") if rank == 0 else "/tmp", f"nccl-{WORLD}-{rank}.log"),
+        )
         ranks.append(subprocess.Popen([sys.executable, __file__, str(WORLD)], env=environment))
     for one in ranks:
         try:
@@ -26,8 +31,8 @@ if RANK is None:
             one.kill()
     raise SystemExit
 
-import torch
-import torch.distributed as dist
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
 rank = int(RANK)
 torch.cuda.set_device(0)

@@ -4,6 +4,7 @@
 
 Each line is one call: its name, its arguments, its answer. The libraries are those that PyTorch has loaded.
 """
+
 import ctypes
 import json
 import sys
@@ -34,6 +35,7 @@ def free():
 
 def blas():
     """PyTorch's own workspaces: what stays allocated after a product."""
+
     def grown(make):
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -62,6 +64,7 @@ def blas():
 
 def pytorch():
     """What PyTorch's own calls take: the peak beyond what was there."""
+
     def peak(make):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -122,24 +125,128 @@ def fft():
         half = (*shape[:-1], shape[-1] // 2 + 1)
         one = half if first in (C16, C32, C64) and second in (R16, R32, R64) else shape
         two = half if first in (R16, R32, R64) else shape
+
         def volume(dims):
             out = 1
             for dim in dims:
                 out *= dim
             return out
+
         ins, outs = (ctypes.c_longlong * len(shape))(*one), (ctypes.c_longlong * len(shape))(*two)
         status = library.cufftXtMakePlanMany(
-            plan, len(shape), lengths, ins, ctypes.c_longlong(1), ctypes.c_longlong(volume(one)), first,
-            outs, ctypes.c_longlong(1), ctypes.c_longlong(volume(two)), second, ctypes.c_longlong(batch), ctypes.byref(bytes_), execution)
+            plan,
+            len(shape),
+            lengths,
+            ins,
+            ctypes.c_longlong(1),
+            ctypes.c_longlong(volume(one)),
+            first,
+            outs,
+            ctypes.c_longlong(1),
+            ctypes.c_longlong(volume(two)),
+            second,
+            ctypes.c_longlong(batch),
+            ctypes.byref(bytes_),
+            execution,
+        )
         taken = before - torch.cuda.mem_get_info()[0]
         library.cufftDestroy(plan)
         return bytes_.value if status == 0 else f"status {status}", taken
 
-    kinds = {"c2c32": (C32, C32, C32), "r2c32": (R32, C32, C32), "c2r32": (C32, R32, C32), "c2c64": (C64, C64, C64), "r2c64": (R64, C64, C64), "c2c16": (C16, C16, C16), "r2c16": (R16, C16, C16)}
-    lines = sorted({*range(2, 70), *(2**k for k in range(1, 26)), *(3**k for k in range(1, 15)), *(5**k for k in range(1, 10)), *(7**k for k in range(1, 8)),
-                    *(11**k for k in range(1, 6)), *(13**k for k in range(1, 6)), 100, 120, 127, 131, 200, 257, 300, 360, 400, 480, 499, 500, 509, 600, 640, 720, 768, 960, 1000, 1021, 1023, 1025,
-                    1200, 1280, 1500, 1536, 1920, 2000, 2039, 2047, 2049, 2560, 3000, 3072, 4093, 4095, 4097, 4410, 5000, 6000, 8191, 8193, 10000, 10007, 12000, 12288, 16000, 16381, 20000,
-                    22050, 24000, 30000, 32000, 32749, 44100, 48000, 49152, 65521, 65537, 80000, 96000, 100000, 100003, 131071, 160000, 196608, 441000, 480000, 1000000, 1000003, 2000000, 3000000, 5242880})
+    kinds = {
+        "c2c32": (C32, C32, C32),
+        "r2c32": (R32, C32, C32),
+        "c2r32": (C32, R32, C32),
+        "c2c64": (C64, C64, C64),
+        "r2c64": (R64, C64, C64),
+        "c2c16": (C16, C16, C16),
+        "r2c16": (R16, C16, C16),
+    }
+    lines = sorted(
+        {
+            *range(2, 70),
+            *(2**k for k in range(1, 26)),
+            *(3**k for k in range(1, 15)),
+            *(5**k for k in range(1, 10)),
+            *(7**k for k in range(1, 8)),
+            *(11**k for k in range(1, 6)),
+            *(13**k for k in range(1, 6)),
+            100,
+            120,
+            127,
+            131,
+            200,
+            257,
+            300,
+            360,
+            400,
+            480,
+            499,
+            500,
+            509,
+            600,
+            640,
+            720,
+            768,
+            960,
+            1000,
+            1021,
+            1023,
+            1025,
+            1200,
+            1280,
+            1500,
+            1536,
+            1920,
+            2000,
+            2039,
+            2047,
+            2049,
+            2560,
+            3000,
+            3072,
+            4093,
+            4095,
+            4097,
+            4410,
+            5000,
+            6000,
+            8191,
+            8193,
+            10000,
+            10007,
+            12000,
+            12288,
+            16000,
+            16381,
+            20000,
+            22050,
+            24000,
+            30000,
+            32000,
+            32749,
+            44100,
+            48000,
+            49152,
+            65521,
+            65537,
+            80000,
+            96000,
+            100000,
+            100003,
+            131071,
+            160000,
+            196608,
+            441000,
+            480000,
+            1000000,
+            1000003,
+            2000000,
+            3000000,
+            5242880,
+        }
+    )
+
     def rows():
         for n in lines:
             for kind in ("c2c32", "r2c32", "c2r32"):
@@ -181,6 +288,7 @@ def fft():
                 if n * batch < 1 << 27:
                     yield "c2c32", (n,), batch
                     yield "r2c32", (n,), batch
+
     for kind, shape, batch in rows():
         if time.time() - BEGAN > LIMIT:
             say(call="stopped", answer=[kind, shape, batch])
@@ -200,19 +308,77 @@ def solver():
     pointer = ctypes.c_void_p(torch.zeros(1 << 20, device="cuda").data_ptr())
     long, size = ctypes.c_int64, ctypes.c_size_t
 
-    sizes = sorted({*range(1, 40), 48, 63, 64, 65, 96, 100, 127, 128, 129, 160, 192, 200, 255, 256, 257, 300, 320, 384, 400, 500, 511, 512, 513, 600, 640, 700, 768, 800, 900, 1000, 1023, 1024, 1025,
-                    1200, 1280, 1500, 1536, 1792, 2000, 2047, 2048, 2049, 2500, 3000, 3072, 4000, 4096, 5000, 6000, 8192, 10000, 16384})
+    sizes = sorted(
+        {
+            *range(1, 40),
+            48,
+            63,
+            64,
+            65,
+            96,
+            100,
+            127,
+            128,
+            129,
+            160,
+            192,
+            200,
+            255,
+            256,
+            257,
+            300,
+            320,
+            384,
+            400,
+            500,
+            511,
+            512,
+            513,
+            600,
+            640,
+            700,
+            768,
+            800,
+            900,
+            1000,
+            1023,
+            1024,
+            1025,
+            1200,
+            1280,
+            1500,
+            1536,
+            1792,
+            2000,
+            2047,
+            2048,
+            2049,
+            2500,
+            3000,
+            3072,
+            4000,
+            4096,
+            5000,
+            6000,
+            8192,
+            10000,
+            16384,
+        }
+    )
     names = {R32: "S", R64: "D", C32: "C", C64: "Z"}
     for n in sizes:
         for kind, of_values in ((R32, R32), (R64, R64), (C32, R32), (C64, R64)):
             for vectors in (0, 1):
                 device, host = size(), size()
-                status = library.cusolverDnXsyevd_bufferSize(handle, parameters, vectors, 0, long(n), kind, pointer, long(n), of_values, pointer, kind, ctypes.byref(device), ctypes.byref(host))
+                status = library.cusolverDnXsyevd_bufferSize(
+                    handle, parameters, vectors, 0, long(n), kind, pointer, long(n), of_values, pointer, kind, ctypes.byref(device), ctypes.byref(host)
+                )
                 say(call="Xsyevd", args=[names[kind], vectors, n], answer=[device.value, host.value] if not status else f"status {status}")
                 if n <= 600 or n in (1000, 1024, 2048):
                     for batch in (1, 8):
                         status = library.cusolverDnXsyevBatched_bufferSize(
-                            handle, parameters, vectors, 0, long(n), kind, pointer, long(n), of_values, pointer, kind, ctypes.byref(device), ctypes.byref(host), long(batch))
+                            handle, parameters, vectors, 0, long(n), kind, pointer, long(n), of_values, pointer, kind, ctypes.byref(device), ctypes.byref(host), long(batch)
+                        )
                         say(call="XsyevBatched", args=[names[kind], vectors, n, batch], answer=[device.value, host.value] if not status else f"status {status}")
             letter = names[kind]
             work = ctypes.c_int()
@@ -230,7 +396,11 @@ def solver():
                     ask("syevj", [vectors, n], lambda: get(symmetric + "evj")(handle, vectors, 0, n, pointer, n, pointer, ctypes.byref(work), jacobi))
                     if n <= 64:
                         for batch in (1, 8, 100):
-                            ask("syevjBatched", [vectors, n, batch], lambda: get(symmetric + "evjBatched")(handle, vectors, 0, n, pointer, n, pointer, ctypes.byref(work), jacobi, batch))
+                            ask(
+                                "syevjBatched",
+                                [vectors, n, batch],
+                                lambda: get(symmetric + "evjBatched")(handle, vectors, 0, n, pointer, n, pointer, ctypes.byref(work), jacobi, batch),
+                            )
             if kind in (R32, R64):
                 ask("potrf", [n], lambda: get("potrf")(handle, 0, n, pointer, n, ctypes.byref(work)))
                 ask("gesvd", [n, n], lambda: get("gesvd")(handle, n, n, ctypes.byref(work)))

@@ -1,4 +1,5 @@
 """Train the package's autoencoder: python -m package_demo."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """The autoencoder that package_demo trains."""
+
 from torch import nn
 
 
