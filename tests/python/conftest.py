@@ -20,26 +20,10 @@ A_SAMPLE = 1 << 20
 PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
 
 # The package as it is here, beside the command that was built: also where pytest-xdist deals the tests out, which imports the classes of warnings.
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests")]
 
-
-def _as_built():
-    """The command and the extension module as they are when the tests begin, by links beside cargo's: maturin takes its file away for as long as it packs a
-    wheel (test_package), and the other process of the tests would find none meanwhile."""
-    kept = ROOT / "target" / "tested"
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        kept.mkdir(parents=True, exist_ok=True)
-        for name in ("oomph", "liboomph_native.so"):
-            built, link = ROOT / "target" / "debug" / name, kept / f".{name}.{os.getpid()}"
-            if not built.exists():
-                raise pytest.UsageError(f"{built} is not there: cargo build --locked -p oomph-cli -p oomph-python")
-            os.link(built, link)
-            # In one stroke: other tests may be running.
-            os.replace(link, kept / name)
-    return str(kept / "oomph")
-
-
-COMMAND = os.environ.get("OOMPH") or _as_built()
+# The command as built, with the extension module beside it.
+COMMAND = os.environ.get("OOMPH") or str(ROOT / "target" / "debug" / "oomph")
 os.environ.setdefault("OOMPH_COMMAND", COMMAND)
 
 
@@ -59,6 +43,8 @@ sys.dont_write_bytecode = False
 # Downloads are nobody's business here. Libraries read it when they are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import tiers  # noqa: E402
+
 # It keeps the environment as it is now: programs that have another cannot be forked.
 from warm import Warm  # noqa: E402
 
@@ -70,43 +56,41 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, sig
 
 # The files that take longest, begun first: at the end all workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
-LONGEST = (
-    "test_predict_programs",
-    "test_fit",
-    "test_report",
-    "test_run",
-    "test_fit_script",
-    "test_ram",
-    "test_run_ram",
-    "test_fit_integrations",
-    "test_guard",
-    "test_top",
-    "test_doctor_loader",
-    "test_diagnosis",
-    "test_predict",
-    "test_pytest_plugin",
-    "test_data_stream",
-    "test_notebook",
-    "test_in_ci",
-    "test_warm",
-    "test_census",
-    "test_inside",
-    "test_fit_inference",
-    "test_attacks",
-    "test_doctor",
-    "test_data_share",
-    "test_fit_memory",
-    "test_data_cloud",
-    "test_fit_optimizer",
-    "test_fit_split",
-    "test_docs",
-    "test_package",
-)
+LONGEST = ()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--first-tier", action="store_true", help="leave out what tests/second_tier.toml names")
+
+
+class Tiers:
+    """How many of the tests that were found are of which tier, and whether the list of the second fits them."""
+
+    def __init__(self):
+        self.first, self.second, self.unmatched = [], [], []
+
+
+TIERS = pytest.StashKey[Tiers]()
+
+
+def pytest_collection_modifyitems(config, items):
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+    found, second = Tiers(), tiers.Python()
+    for item in items:
+        (found.second if second.is_second(item.path.name, item.name) else found.first).append(item)
+    # Of a file that was given in part, what is not found may be in the rest.
+    if not any("::" in word for word in config.args) and not config.option.keyword:
+        found.unmatched = second.unmatched({item.path.name for item in items})
+    config.stash[TIERS] = found
+    if config.getoption("--first-tier"):
+        config.hook.pytest_deselected(items=found.second)
+        items[:] = found.first
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if found := config.stash.get(TIERS, None):
+        terminalreporter.write_line(f"{len(found.first)} tests are of the first tier, {len(found.second)} of the second (tests/second_tier.toml)")
 
 
 # What may be skipped where OOMPH_NO_SKIPS is set (`make test`), and why. Anything else that a test needs, make builds or installs.
@@ -135,6 +119,12 @@ def pytest_make_collect_report(collector):
     report = yield
     _refuse_skip(report, collector.name)
     return report
+
+
+def chosen(request, parameter):
+    """The cases of a file's tests that this run has, by the parameter that names them: for what is made once, and only of them."""
+    cases = (item.callspec.params for item in request.session.items if item.path == request.path and hasattr(item, "callspec"))
+    return list(dict.fromkeys(case[parameter] for case in cases if parameter in case))
 
 
 @pytest.fixture

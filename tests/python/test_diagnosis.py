@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import COMMAND, ROOT
+from conftest import COMMAND, ROOT, chosen
 
 DIAGNOSIS = ROOT / "tests" / "diagnosis"
 sys.path.insert(0, str(DIAGNOSIS))
@@ -22,13 +22,14 @@ CHOSEN = (
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """The recordings of all of them, made in one process."""
+def recorded(request, tmp_path_factory):
+    """The recordings of all that are asked for, made in one process."""
     folder = tmp_path_factory.mktemp("diagnosis")
-    for name in CHOSEN:
+    names = chosen(request, "name")
+    for name in names:
         program = programs.read(DIAGNOSIS / "programs" / f"{name}.py")
         program.write(folder, program.faulty)
-    command = [COMMAND, "run", "--quiet", "--python", sys.executable, "--gpu", "t4", "--no-recording", DIAGNOSIS / "several.py", folder, *CHOSEN]
+    command = [COMMAND, "run", "--quiet", "--python", sys.executable, "--gpu", "t4", "--no-recording", DIAGNOSIS / "several.py", folder, *names]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]

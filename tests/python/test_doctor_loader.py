@@ -201,10 +201,13 @@ def settled(look):
 
 
 @pytest.fixture(scope="module")
-def truths():
-    """All cases in one process, one after the other."""
+def truths(request):
+    """All cases that are asked for in one process, one after the other."""
+    from conftest import chosen  # here: the child runs this file too, and is no test
+
+    names = chosen(request, "name")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'python'}:{pathlib.Path(__file__).parent}", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, __file__, *names], env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -518,4 +521,4 @@ def test_a_batch_sampler_of_ones_own_is_drawn_from():
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: measured(name) for name in CASES}))
+    print(json.dumps({name: measured(name) for name in sys.argv[1:]}))

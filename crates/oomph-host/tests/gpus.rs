@@ -1,9 +1,7 @@
 //! Cards and drivers, right and wrong ones, reported by a fake management library that a test configures.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod nvml;
-
-use nvml::FakeNvml;
+use crate::nvml::FakeNvml;
 use oomph_host::{GpuProcess, Gpus, Missing, Sampler, Use};
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,8 +1,6 @@
 //! The machine that this runs on: what is said of it is what the kernel says.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod nvml;
-
 use oomph_host::{Process, Sample, Sampler};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -160,7 +158,7 @@ fn processor_time_is_counted_and_kernel_threads_are_not_there() {
 fn a_dead_process_that_holds_memory_of_a_card_is_seen() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
-    let fake = nvml::FakeNvml::new(&format!("FAKE_NVML_PROCESSES=1,{pid},1000;0,{pid},-\n"));
+    let fake = crate::nvml::FakeNvml::new(&format!("FAKE_NVML_PROCESSES=1,{pid},1000;0,{pid},-\n"));
     let mut sampler = Sampler::new().with_nvml(&fake.library);
     let dead = until(&mut sampler, "it ends", |sample| of(sample, pid).filter(|it| it.state == 'Z').cloned());
     assert_eq!(dead.on_gpus, [(0, None), (1, Some(1000))]);

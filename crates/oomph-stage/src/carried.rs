@@ -1,82 +1,81 @@
-//! What the command carries, packed by the build script: libraries and Python files, unpacked when the first of them is wanted.
+//! What the command carries: four libraries and the files of the Python package.
 //!
-//! Two frames, because most runs want a library and no Python, or the other way round. What is done with them is said in
-//! [`crate::libraries`] and [`crate::package`].
+//! A release has them in itself. A debug build reads the libraries from the folder that Cargo builds into, and the package from the
+//! checkout. What is done with them is said in [`crate::libraries`] and [`crate::package`].
 
-use std::sync::OnceLock;
+/// Whether libraries exist for this machine.
+pub(crate) const HAS_LIBRARIES: bool =
+    cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"));
 
-static LIBRARIES: Packed = Packed {
-    frame: include_bytes!(concat!(env!("OUT_DIR"), "/libraries.zst")),
-    files: &include!(concat!(env!("OUT_DIR"), "/libraries.rs")),
-    contents: OnceLock::new(),
-};
-static PACKAGE: Packed = Packed {
-    frame: include_bytes!(concat!(env!("OUT_DIR"), "/package.zst")),
-    files: &include!(concat!(env!("OUT_DIR"), "/package.rs")),
-    contents: OnceLock::new(),
-};
+#[cfg(not(from_checkout))]
+mod place {
+    use std::borrow::Cow;
+    use std::io;
 
-/// Files after each other in one frame of zstd.
-struct Packed {
-    frame: &'static [u8],
-    /// Name and length.
-    files: &'static [(&'static str, usize)],
-    contents: OnceLock<Vec<u8>>,
-}
+    include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
-impl Packed {
-    fn contents(&'static self) -> &'static [u8] {
-        self.contents.get_or_init(|| {
-            let length = self.files.iter().map(|(_, length)| length).sum();
-            // The frame was made with this very program: nothing is expected to be wrong with it.
-            zstd::bulk::decompress(self.frame, length).unwrap_or_default()
-        })
+    pub(crate) fn library(name: &str) -> io::Result<Cow<'static, [u8]>> {
+        let found = LIBRARIES.iter().find(|(file, _)| *file == name);
+        let missing = || io::Error::other(format!("{name} is not in this build of oomph"));
+        found.map(|(_, content)| Cow::Borrowed(*content)).ok_or_else(missing)
     }
 
-    fn unpacked(&'static self) -> impl Iterator<Item = (&'static str, &'static [u8])> {
-        let contents = self.contents();
-        self.files.iter().scan(0, move |start, (name, length)| {
-            let content = contents.get(*start..*start + length)?;
-            *start += length;
-            Some((*name, content))
-        })
+    pub(crate) fn package() -> impl Iterator<Item = (&'static str, &'static str)> {
+        PACKAGE.iter().copied()
     }
 }
 
-/// A library's bytes; empty where this machine has none.
-pub(crate) fn library(name: &str) -> &'static [u8] {
-    LIBRARIES.unpacked().find(|(file, _)| *file == name).map_or(&[], |(_, content)| content)
+#[cfg(from_checkout)]
+mod place {
+    use crate::python_files;
+    use std::borrow::Cow;
+    use std::io;
+    use std::path::Path;
+    use std::sync::OnceLock;
+
+    pub(crate) fn library(name: &str) -> io::Result<Cow<'static, [u8]>> {
+        let path = Path::new(env!("OOMPH_BUILT")).join(name);
+        let missing = |error| io::Error::other(format!("{}: {error}: cargo build", path.display()));
+        std::fs::read(&path).map(Cow::Owned).map_err(missing)
+    }
+
+    pub(crate) fn package() -> impl Iterator<Item = (&'static str, &'static str)> {
+        static PACKAGE: OnceLock<Vec<(String, String)>> = OnceLock::new();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph");
+        let read = || {
+            let files = python_files::below(&folder).into_iter();
+            files
+                .filter_map(|file| Some((std::fs::read_to_string(folder.join(&file)).ok()?, file)))
+                .map(|(text, file)| (file, text))
+                .collect()
+        };
+        PACKAGE.get_or_init(read).iter().map(|(file, text)| (file.as_str(), text.as_str()))
+    }
 }
 
-/// Whether a library exists for this machine.
-pub(crate) fn has_library(name: &str) -> bool {
-    LIBRARIES.files.iter().any(|(file, length)| *file == name && *length > 0)
-}
-
-/// Every file of `python/oomph`, by path below it.
-pub(crate) fn package() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PACKAGE.unpacked().filter_map(|(path, content)| Some((path, std::str::from_utf8(content).ok()?)))
-}
+pub(crate) use place::{library, package};
 
 #[cfg(test)]
 mod tests {
-    use super::{LIBRARIES, PACKAGE, has_library, library, package};
+    use super::{library, package};
+    use std::path::Path;
 
     #[test]
-    fn all_that_was_packed_is_unpacked() {
-        for packed in [&LIBRARIES, &PACKAGE] {
-            assert_eq!(packed.contents().len(), packed.files.iter().map(|(_, length)| length).sum::<usize>());
-            assert_eq!(packed.unpacked().count(), packed.files.len());
+    fn a_library_is_one_of_elf_or_an_error() {
+        for name in ["cuda", "guard", "ram", "record"] {
+            if let Ok(bytes) = library(&format!("liboomph_{name}.so")) {
+                assert!(bytes.starts_with(b"\x7fELF"), "{name}");
+            }
         }
-        assert_eq!(package().count(), PACKAGE.files.len());
+        assert!(library("liboomph_nothing.so").is_err());
     }
 
     #[test]
-    fn a_library_is_one_of_elf_or_none() {
-        for (name, length) in LIBRARIES.files {
-            assert_eq!(library(name).len(), *length);
-            assert_eq!(has_library(name), library(name).starts_with(b"\x7fELF"));
+    fn the_package_is_carried_whole() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph");
+        assert!(package().count() > 90);
+        for (file, text) in package() {
+            assert_eq!(std::fs::read_to_string(folder.join(file)).unwrap(), text, "{file}");
         }
-        assert_eq!((has_library("liboomph_nothing.so"), library("liboomph_nothing.so")), (false, &[][..]));
     }
 }

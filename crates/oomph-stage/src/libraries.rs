@@ -15,7 +15,7 @@ pub(crate) const GUARD: Library = Library { name: "liboomph_guard.so" };
 /// The recorder of the machine's memory: `oomph-ram`.
 pub const RAM: Library = Library { name: "liboomph_ram.so" };
 
-/// A library that the build script built.
+/// A library that is carried.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     pub(crate) name: &'static str,
@@ -24,20 +24,14 @@ pub struct Library {
 impl Library {
     /// Whether it exists for this machine.
     pub fn exists(self) -> bool {
-        carried::has_library(self.name)
+        carried::HAS_LIBRARIES
     }
 
     /// Writes it into a folder.
     pub fn write(self, folder: &Path) -> io::Result<PathBuf> {
         let path = folder.join(self.name);
-        std::fs::write(&path, self.bytes()?)?;
+        std::fs::write(&path, carried::library(self.name)?)?;
         Ok(path)
-    }
-
-    fn bytes(self) -> io::Result<&'static [u8]> {
-        let bytes = carried::library(self.name);
-        let reason = || format!("{} is not in this build of oomph, or cannot be unpacked", self.name);
-        if bytes.is_empty() { Err(io::Error::other(reason())) } else { Ok(bytes) }
     }
 }
 
@@ -50,12 +44,13 @@ pub fn recorder(library: Library) -> io::Result<PathBuf> {
         ));
     }
     let mut hasher = DefaultHasher::new();
-    library.bytes()?.hash(&mut hasher);
+    let bytes = carried::library(library.name)?;
+    bytes.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
     let cache = oomph_gpus::folders::cache().map(|folder| folder.join("oomph"));
     let mut reasons = Vec::new();
     for folder in cache.into_iter().chain(in_shared_folders()) {
-        match keep(&folder, &version, library) {
+        match keep(&folder, &version, library.name, &bytes) {
             Ok(path) => return Ok(path),
             Err(error) => reasons.push(format!("{}: {error}", folder.display())),
         }
@@ -73,11 +68,11 @@ fn in_shared_folders() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Whole or not at all, whoever else writes it at the same time; and only where nobody else can change it.
-fn keep(folder: &Path, version: &str, library: Library) -> io::Result<PathBuf> {
+fn keep(folder: &Path, version: &str, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
     make_private(folder)?;
     let folder = folder.join(version);
     make_private(&folder)?;
-    let (path, bytes) = (folder.join(library.name), library.bytes()?);
+    let path = folder.join(name);
     if is_private(&path) && std::fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(path);
     }

@@ -1,0 +1,5 @@
+//! Everything that this crate is tested with from outside, as one program: linking is most of what several would cost.
+
+mod doubts;
+mod h200;
+mod hostile;
