@@ -8,26 +8,44 @@ Backward passes run without the mode that watches values: where a mode is active
 them out of place, with copies that it would not make otherwise. A hook on each node reports when it runs instead.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
+from typing import TYPE_CHECKING
 
 from .gradients import OURS, SEEN, is_own
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from ctypes import CDLL
+    from types import ModuleType
+    from typing import Any
+
+    from torch import Tensor
+    from torch.autograd.graph import GradientEdge, Node
+
+    from oomph.live.native import Native
+
+    from .gradients import Got, Plan
+    from .values import Values
+
 
 class Backward:
-    def __init__(self, torch, recorder):
+    def __init__(self, torch: ModuleType, recorder: Native | None) -> None:
         """``recorder``: None if nobody wants to know lines."""
         self.recorder = recorder
-        self.counts = {}
+        self.counts: dict[int, list[int]] = {}
         # Backward passes that run, one inside of another, and the leaves that the inner ones have reached.
-        self.under_way, self.nested = 0, set()
+        self.under_way = 0
+        self.nested: set[int] = set()
         # The number of the node that autograd made for the operation that is under way.
         self.number = -1
         self._node = torch._C._current_autograd_node
         self._number = torch.autograd._get_sequence_nr if hasattr(torch.autograd, "_get_sequence_nr") else torch._C._autograd._get_sequence_nr
         self._builds_graph = torch.is_grad_enabled
 
-    def operation(self):
+    def operation(self) -> None:
         """Called before every operation that the mode sees."""
         node = self._node()
         if node is not None:
@@ -40,19 +58,27 @@ class Backward:
             if self.recorder is not None:
                 self.recorder.forward(self.number)
 
-    def remember_counts(self, counts):
+    def remember_counts(self, counts: list[int]) -> None:
         """How many elements the masks of this operation select: its backward pass will count them again."""
         if self._node() is None and self._builds_graph():
             self.counts[self.number] = counts
 
     # -- backward passes
 
-    def follow(self, torch, values, library):
+    def follow(self, torch: ModuleType, values: Values, library: CDLL) -> None:
         """Takes the mode off while gradients are computed, and puts it back where a forward pass is run again."""
         run = torch.autograd._engine_run_backward
 
         @functools.wraps(run)
-        def engine_run_backward(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs):
+        def engine_run_backward(
+            roots: Sequence[Tensor | GradientEdge],
+            gradients: Sequence[Tensor | None],
+            keep_graph: bool,
+            create_graph: bool,
+            inputs: Sequence[Tensor | GradientEdge],
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
             whole = roots, gradients, keep_graph, create_graph, inputs, *args
             if values.lineage.computing:
                 return run(*whole, **kwargs)
@@ -65,7 +91,8 @@ class Backward:
                     library.oomph_guessed()
             leaves = self.watch(roots, library)
             accumulates = kwargs.get("accumulate_grad")
-            plan, before = None, {}
+            plan: Plan | None = None
+            before: Got = {}
             # One inside of another (a checkpoint of the older kind) adds to what the outer one adds to.
             if not self.under_way:
                 with contextlib.suppress(Exception):
@@ -99,7 +126,7 @@ class Backward:
         run_own = own.apply
 
         @functools.wraps(run_own)
-        def apply(node, *gradients):
+        def apply(node: Node, *gradients: Any) -> Any:
             if values.lineage.computing or values.is_paused or not is_own(node):
                 return run_own(node, *gradients)
             return values.gradients.run_own(values, run_own, node, gradients)
@@ -109,12 +136,12 @@ class Backward:
         from torch.utils import checkpoint
 
         class Recomputes(checkpoint._recomputation_hook):
-            def __enter__(self):
+            def __enter__(self) -> Any:
                 self.again = values.on()
                 self.again.__enter__()
                 return super().__enter__()
 
-            def __exit__(self, *error):
+            def __exit__(self, *error: Any) -> Any:
                 try:
                     return super().__exit__(*error)
                 finally:
@@ -122,7 +149,15 @@ class Backward:
 
         checkpoint._recomputation_hook = Recomputes
 
-    def arrive(self, values, plan, before, found, inputs, accumulates):
+    def arrive(
+        self,
+        values: Values,
+        plan: Plan,
+        before: Got,
+        found: Sequence[Tensor | None] | None,
+        inputs: Sequence[Tensor | GradientEdge],
+        accumulates: bool | None,
+    ) -> None:
         """Gradients are where they belong: what they are is known, by how they came about."""
         leaves, came = plan
         if accumulates:
@@ -139,7 +174,7 @@ class Backward:
                 slot = of_leaf.get(id(one)) if one.grad_fn is None else came.get(one.grad_fn, {}).get(one.output_nr)
                 values.gradients.arrived(gradient, slot)
 
-    def watch(self, roots, library):
+    def watch(self, roots: Sequence[Tensor | GradientEdge], library: CDLL) -> list[Node]:
         """Puts a hook on every node of the graph."""
         leaves = []
         left = [root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots]
@@ -161,12 +196,12 @@ class Backward:
                 node.register_prehook(self.hook(node._sequence_nr(), node.name(), library))
         return leaves
 
-    def hook(self, number, name, library):
-        counts, recorder, name = self.counts.get(number), self.recorder, name.encode()
+    def hook(self, number: int, name: str, library: CDLL) -> Callable[[object], None]:
+        counts, recorder, encoded = self.counts.get(number), self.recorder, name.encode()
 
-        def before(gradients):
+        def before(gradients: object) -> None:
             if recorder is not None:
-                recorder.backward(number, name)
+                recorder.backward(number, encoded)
             library.oomph_end_script()
             for count in counts or ():
                 library.oomph_script_read(count)

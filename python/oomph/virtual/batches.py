@@ -5,6 +5,8 @@ to go on. It goes on until the peak has stopped growing, within limits. With ``l
 what the program gets next. Boundary: what a batch is made of is looked at, its values are not; what the program draws by itself stays what it is.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import functools
@@ -16,9 +18,20 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from types import ModuleType
+
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.hooks import RemovableHandle
+
+    from .child import Run
 
 # The peak has stopped growing if it did not for as many steps, or for half of those that were run.
 QUIET = 10
@@ -40,18 +53,18 @@ class Batch(NamedTuple):
 
     elements: int
     # Of its largest tensor.
-    shape: tuple
+    shape: tuple[int, ...]
     # In its epoch, from 1; None if the program did not draw it by itself.
     number: int | None = None
 
 
-def tensors(torch, thing, depth=0):
+def tensors(torch: ModuleType, thing: Any, depth: int = 0) -> Iterator[Tensor]:
     """The tensors in what a loader gives: in dicts, lists, and objects of the program's own."""
     if isinstance(thing, torch.Tensor):
         yield thing
     elif depth < DEEPEST:
         if isinstance(thing, Mapping):
-            inside = thing.values()
+            inside: Iterable[Any] = thing.values()
         elif isinstance(thing, (list, tuple)):
             inside = thing
         else:
@@ -60,9 +73,10 @@ def tensors(torch, thing, depth=0):
             yield from tensors(torch, one, depth + 1)
 
 
-def looked_at(torch, thing, number=None):
+def looked_at(torch: ModuleType, thing: Any, number: int | None = None) -> tuple[Batch, bool]:
     """The batch, and whether any of it lies on the GPU."""
-    elements, largest, on_gpu = 0, (), False
+    elements, on_gpu = 0, False
+    largest: tuple[int, ...] = ()
     for count, tensor in enumerate(tensors(torch, thing)):
         if count >= MOST_TENSORS:
             break
@@ -76,37 +90,40 @@ def looked_at(torch, thing, number=None):
     return Batch(elements, largest, number), on_gpu
 
 
-def differ(sizes, alike=ALIKE):
+def differ(sizes: Collection[int], alike: float = ALIKE) -> bool:
     return bool(sizes) and max(sizes) - min(sizes) > alike * max(sizes)
 
 
 class Loader(NamedTuple):
     """What batches are made with, as an iterator has it."""
 
-    dataset: object
+    dataset: Any
     dataset_kind: int
-    index_sampler: object
+    index_sampler: Any
     auto_collation: bool
-    collate_fn: object
+    collate_fn: Callable[[list[Any]], Any]
     drop_last: bool
 
 
 class Feed:
     """One loader, over all its epochs."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.feeds = self.on_gpu = self.whole = False
         self.drawn = self.in_this_step = self.largest = 0
-        self.counts = []
+        self.counts: list[int] = []
         self.ends = (0, 0)
-        self.recent = deque(maxlen=REMEMBERED)
-        self.shapes, self.sizes = set(), set()
+        self.recent: deque[tuple[int, Batch]] = deque(maxlen=REMEMBERED)
+        self.shapes: set[tuple[int, ...]] = set()
+        self.sizes: set[int] = set()
         self.last_count = 0
-        self.loader = self.iterator = None
-        # The longest batch, and how often it is still to be given.
-        self.gift, self.gifts = None, 0
+        self.loader: Loader | Any = None
+        self.iterator: weakref.ref[_BaseDataLoaderIter] | None = None
+        # The longest batch, its data, how many were drawn, and of how many; and how often it is still to be given, where there is one.
+        self.gift: tuple[Batch, Any, int, int | None] | Any = None
+        self.gifts = 0
 
-    def follow(self, iterator, before_training):
+    def follow(self, iterator: _BaseDataLoaderIter, before_training: bool) -> None:
         """Batches come from this iterator now. It is not held: its workers go with it."""
         if self.iterator is None or self.iterator() is not iterator:
             self.iterator = weakref.ref(iterator)
@@ -116,7 +133,7 @@ class Feed:
                 # A batch that was looked at before is no step's.
                 self.in_this_step, self.ends = 0, (0, self.drawn)
 
-    def note(self, batch, is_rest=False):
+    def note(self, batch: Batch, is_rest: bool = False) -> None:
         self.drawn += 1
         self.in_this_step += 1
         self.recent.append((self.drawn, batch))
@@ -127,14 +144,14 @@ class Feed:
                 self.sizes.add(batch.elements)
             self.largest = max(self.largest, batch.elements)
 
-    def differs(self):
+    def differs(self) -> bool:
         return len(self.shapes) > 1 or differ(self.sizes)
 
-    def ahead(self):
+    def ahead(self) -> int:
         """How many batches are drawn before they are used: libraries look for the end of an epoch like this."""
         return max(0, self.counts[0] - self.counts[1]) if len(self.counts) > 1 else 0
 
-    def step_is_done(self):
+    def step_is_done(self) -> None:
         if self.in_this_step:
             self.feeds = True
         if len(self.counts) < 2:
@@ -142,12 +159,12 @@ class Feed:
         self.ends = (self.ends[1], self.drawn)
         self.last_count, self.in_this_step = self.in_this_step, 0
 
-    def of_this_step(self):
+    def of_this_step(self) -> list[Batch]:
         """The batches of the step that was done last."""
         low, high = (end - self.ahead() for end in self.ends)
         return [batch for position, batch in self.recent if low < position <= high]
 
-    def of_next_step(self):
+    def of_next_step(self) -> list[Batch]:
         """Those that were drawn since, or before and not used."""
         return [batch for position, batch in self.recent if position > self.ends[1] - self.ahead()]
 
@@ -155,28 +172,34 @@ class Feed:
 class Batches:
     """Those of one program."""
 
-    def __init__(self, run, torch):
+    def __init__(self, run: Run, torch: ModuleType) -> None:
         self.run, self.torch = run, torch
-        self.feeds = {}
+        self.feeds: dict[tuple[int, int], Feed] = {}
         self.over = False
         # When the wanted steps were done, and how many these were.
-        self.since = self.from_step = None
+        self.since: float | Any = None
+        self.from_step: int | Any = None
         self.step = self.grew_in = self.allocated = self.reserved = 0
         self.settled = False
-        self.peak = None
-        self.bytes = deque(maxlen=3)
+        self.peak: tuple[int, Batch | None] | None = None
+        self.bytes: deque[int] = deque(maxlen=3)
         # Of programs without loaders: what goes into their models, step by step.
-        self.hooks, self.depth, self.inputs, self.per_step = [], 0, [], None
-        self.longest = self.no_longest = self.awaited = None
+        self.hooks: list[RemovableHandle] = []
+        self.depth = 0
+        self.inputs: list[Batch] = []
+        self.per_step: list[Batch] | None = None
+        self.longest: dict[str, Any] | None = None
+        self.no_longest: str | None = None
+        self.awaited: int | None = None
         after_import("torch.utils.data.dataloader", self.watch_loaders)
 
     # -- loaders
 
-    def watch_loaders(self, dataloader):
+    def watch_loaders(self, dataloader: ModuleType) -> None:
         following = dataloader._BaseDataLoaderIter.__next__
 
         @functools.wraps(following)
-        def __next__(iterator):
+        def __next__(iterator: _BaseDataLoaderIter) -> Any:
             if self.over or self.run.process != os.getpid():
                 return following(iterator)
             feed = self.feed_of(iterator)
@@ -200,7 +223,7 @@ class Batches:
 
         dataloader._BaseDataLoaderIter.__next__ = __next__
 
-    def feed_of(self, iterator):
+    def feed_of(self, iterator: _BaseDataLoaderIter) -> Feed:
         key = id(iterator._dataset), id(iterator._index_sampler)
         feed = self.feeds.get(key)
         if feed is None:
@@ -208,26 +231,26 @@ class Batches:
         feed.follow(iterator, self.step == 0)
         return feed
 
-    def loop_begins(self, feed):
+    def loop_begins(self, feed: Feed) -> None:
         """Another loop than that of the training, after the wanted steps, is validation: that is for ``phases``, which cuts it short."""
         if self.since is not None and not feed.feeds:
             self.leave_off()
 
-    def loop_ends(self, feed):
+    def loop_ends(self, feed: Feed) -> None:
         """All that there is was drawn."""
         feed.whole = True
         if self.since is not None and feed.feeds:
             self.run.phases.loader_ended = True
             self.leave_off()
 
-    def leave_off(self):
+    def leave_off(self) -> None:
         """Between two steps: on to what follows them, unless all steps are run."""
         self.finish()
         if self.over:
             self.run.enough()
 
     @staticmethod
-    def given(iterator, data, again):
+    def given(iterator: _BaseDataLoaderIter, data: Any, again: bool) -> Any:
         if again:
             # Programs take batches apart.
             data = copy.deepcopy(data)
@@ -239,7 +262,7 @@ class Batches:
 
     # -- steps
 
-    def step_is_done(self, step):
+    def step_is_done(self, step: int) -> None:
         """After each step of the program."""
         if self.over:
             return
@@ -258,7 +281,7 @@ class Batches:
             self.peak = (step, max(found, key=lambda batch: batch.elements)) if found else (step, None)
         self.allocated, self.reserved = max(self.allocated, allocated), max(self.reserved, reserved)
 
-    def go_on(self):
+    def go_on(self) -> bool:
         """The wanted steps are done, or more: whether there is a reason for another."""
         all_are_run = not self.run.task.get("steps")
         if self.over or (all_are_run and not self.run.task.get("longest")):
@@ -272,7 +295,7 @@ class Batches:
         self.finish()
         return False
 
-    def wants_more(self):
+    def wants_more(self) -> bool:
         if not self.run.task.get("more"):
             return False
         feeding = self.feeding()
@@ -287,7 +310,7 @@ class Batches:
         self.settled = self.step - self.grew_in >= max(QUIET, self.step // 2)
         return not self.settled and ran < MOST_STEPS and time.time() - self.since < self.limit
 
-    def finish(self):
+    def finish(self) -> None:
         # Where all steps are run, each may be the peak.
         self.over, self.since = bool(self.run.task.get("steps")), None
         for hook in self.hooks:
@@ -296,10 +319,10 @@ class Batches:
         if self.awaited is not None:
             self.note_longest()
 
-    def feeding(self):
+    def feeding(self) -> list[Feed]:
         return [feed for feed in self.feeds.values() if feed.feeds]
 
-    def differ(self):
+    def differ(self) -> bool:
         feeding = self.feeding()
         if feeding:
             return any(feed.differs() for feed in feeding)
@@ -308,7 +331,7 @@ class Batches:
 
     # -- programs without loaders
 
-    def inputs_may_differ(self):
+    def inputs_may_differ(self) -> bool:
         """Whether steps differ in what they allocate: then what goes into the models is looked at from here on. Hooks would disturb compiled ones."""
         if self.per_step is not None:
             return True
@@ -327,15 +350,15 @@ class Batches:
         ]
         return True
 
-    def before_forward(self, module, args):
+    def before_forward(self, module: Module, args: tuple[Any, ...]) -> None:
         self.depth += 1
 
-    def after_forward(self, module, args, kwargs, output):
+    def after_forward(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self.depth = max(0, self.depth - 1)
         if self.depth == 0 and self.torch.is_grad_enabled():
             self.inputs.append(looked_at(self.torch, (args, kwargs))[0])
 
-    def largest_input(self):
+    def largest_input(self) -> Batch:
         """Of the whole models that were called in this step."""
         given, self.inputs = self.inputs, []
         if not given:
@@ -344,7 +367,7 @@ class Batches:
 
     # -- the longest batch
 
-    def wants_longest(self):
+    def wants_longest(self) -> bool:
         """Draws through the loader when it is first asked, and waits for the step that has the longest batch."""
         if not self.run.task.get("longest") or self.no_longest or self.longest:
             return False
@@ -366,7 +389,7 @@ class Batches:
         self.note_longest()
         return False
 
-    def note_longest(self):
+    def note_longest(self) -> None:
         """What there is to say of it, and of the peak with it; if the program has not asked for another batch, there is no such peak."""
         self.awaited = None
         given = [feed for feed in self.feeding() if feed.gift is not None]
@@ -383,7 +406,7 @@ class Batches:
         for feed in given:
             feed.gift, feed.gifts = None, 0
 
-    def draw(self, feed):
+    def draw(self, feed: Feed) -> None:
         """Finds the largest batch of a loader. The program's own batches, and all that it draws by chance, stay what they are."""
         from torch.utils.data.dataloader import _DatasetKind
 
@@ -397,7 +420,8 @@ class Batches:
         from torch.utils._python_dispatch import _disable_current_modes
         from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-        best = data = None
+        best: Batch | None = None
+        data: Any = None
         drawn, until = 0, time.monotonic() + DRAW_SECONDS
         with _disable_current_modes(), self.chance_as_it_was():
             try:
@@ -417,14 +441,14 @@ class Batches:
         if best is None:
             self.no_longest = "the loader has no batch"
             return
-        of = None
+        of: int | None = None
         with contextlib.suppress(Exception):
             of = len(loader.index_sampler)
         # For a step of several batches each of them: gradients of the first are there when the second is run.
         feed.gift, feed.gifts = (best, data, drawn, of), max(1, feed.last_count)
 
     @contextlib.contextmanager
-    def chance_as_it_was(self):
+    def chance_as_it_was(self) -> Iterator[None]:
         """Datasets and samplers draw from these generators, as the program does after them."""
         numpy = sys.modules.get("numpy")
         before = self.torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
@@ -438,7 +462,7 @@ class Batches:
 
     # -- what is left behind
 
-    def report(self):
+    def report(self) -> dict[str, Any] | None:
         """None where there is nothing to say."""
         if self.awaited is not None:
             # It ended in that step.
@@ -449,7 +473,7 @@ class Batches:
         if not (asked or self.differ()):
             return None
         feeding = self.feeding()
-        peak = None
+        peak: dict[str, Any] | None = None
         # What came later may have taken more.
         highest = self.torch.cuda.memory_stats().get("allocated_bytes.all.peak", 0)
         if self.run.facts["status"] == "out_of_memory" and not self.over:
@@ -458,7 +482,7 @@ class Batches:
             if found:
                 self.peak, highest = (self.step + 1, max(found, key=lambda batch: batch.elements)), self.allocated
         if self.peak is not None and self.peak[1] is not None and highest <= self.allocated:
-            step, batch = self.peak
+            step, batch = self.peak[0], self.peak[1]
             peak = {"step": step, "batch": batch.number, "shape": batch.shape}
         return {
             "vary": self.differ(),
@@ -473,10 +497,11 @@ class Batches:
         }
 
 
-def own_copy(torch, sampler, dataset):
+def own_copy(torch: ModuleType, sampler: Any, dataset: Any) -> Any:
     """A sampler that can be gone through without a trace in the other: its generators are copied as they are, and the dataset is shared."""
-    memo = {id(dataset): dataset}
-    look, seen = [sampler], set()
+    memo: dict[int, Any] = {id(dataset): dataset}
+    look: list[Any] = [sampler]
+    seen: set[int] = set()
     while look:
         thing = look.pop()
         if id(thing) in seen:

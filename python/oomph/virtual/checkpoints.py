@@ -4,7 +4,10 @@ Nobody follows values in these threads, so that what is copied is not known to a
 of small tensors, which the virtual card would hold for real.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import torch
 from torch.utils import _python_dispatch
@@ -15,17 +18,17 @@ from .imports import after_import
 LEAST = 64 << 10
 
 
-def leave_copies_out():
+def leave_copies_out() -> None:
     after_import("transformers.core_model_loading", _patch)
 
 
-def _patch(module):
+def _patch(module: Any) -> None:
     copy = getattr(module, "_materialize_copy", None)
     if copy is None:
         return
 
     @functools.wraps(copy)
-    def materialize(tensor, device=None, dtype=None):
+    def materialize(tensor: Any, device: torch.device | str | int | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
         if device is None or torch.device(device).type != "cuda" or _python_dispatch._get_current_dispatch_mode_stack():
             return copy(tensor, device, dtype)
         # Of a file this is a view, and nothing is read by it.

@@ -7,6 +7,8 @@ other texts for files) and ``forwards`` (another number for those than for steps
 (``batches``); ``accounts``: whether to say what a step of a rank takes beside memory (``accounts``); ``awaited``: a ``file`` that is not written yet, modules to import ``ahead`` of that, and the ``process`` without which nobody needs it; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import ctypes
@@ -31,6 +33,24 @@ from .phases import CutShort
 from .ram import learn_lines, learn_pinned, leave_out
 from .utf8 import as_json
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, NoReturn
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from .accounts import Accounts
+    from .backward import Backward
+    from .batches import Batches
+    from .objects import Objects
+    from .phases import Phases
+    from .reads import Reads
+    from .recorded import Recorded
+    from .values import Values
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Where all steps are run: after as many, the longest batch is asked for.
 LEAST_STEPS = 3
@@ -45,28 +65,36 @@ class Stop(BaseException):
 class Run:
     """One program."""
 
-    def __init__(self, task):
+    def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
-        self.facts = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
-        self.optimizers = {}
-        self.trained, self.groups, self.has_flat_parameters = {}, set(), False
-        self.objects = None
+        self.facts: dict[str, Any] = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
+        self.optimizers: dict[int, int] = {}
+        self.trained: dict[int, list[str]] = {}
+        self.groups: set[tuple[int, int, int]] = set()
+        self.has_flat_parameters = False
+        self.objects: Objects | None = None
         self.process = os.getpid()
         self.stopped = 0
         self.written = False
         self.writing = threading.RLock()
         self.compiled = False
         self.began = time.time()
-        self.phases = self.batches = self.following = None
-        self.values = self.reads = self.backward = self.accounts = None
-        self.torch = None
-        self.recorded = None
+        # None until the program has come so far, and used only later.
+        self.phases: Phases | Any = None
+        self.batches: Batches | Any = None
+        self.following: Following | Any = None
+        self.values: Values | Any = None
+        self.reads: Reads | Any = None
+        self.backward: Backward | Any = None
+        self.torch: types.ModuleType | Any = None
+        self.accounts: Accounts | None = None
+        self.recorded: Recorded | None = None
         self.died_of_memory = False
-        self.imports = None
+        self.imports: spare.Imports | None = None
 
     # -- PyTorch
 
-    def torch_is_here(self, torch):
+    def torch_is_here(self, torch: types.ModuleType) -> None:
         """Called once PyTorch has been imported, before the program goes on."""
         learn_pinned()
         self.torch = torch
@@ -104,7 +132,7 @@ class Run:
         library.oomph_nccl.restype = None
         self.library = library
         self.reads = reads.Reads()
-        self.backward = backward.Backward(torch, self.recorded and self.recorded.recorder)
+        self.backward = backward.Backward(torch, self.recorded.recorder if self.recorded is not None else None)
         self.values = values.Values(library, self.reads, self.backward, **self.task.get("values", {}))
         leave_the_compiler_out(torch, type(self.values).__torch_dispatch__)
         reads.watch(torch, self.values, self.reads)
@@ -133,7 +161,7 @@ class Run:
                 self.accounts = accounts.Accounts(torch, self)
                 self.values.account = self.accounts.operation
 
-    def cuda_is_here(self):
+    def cuda_is_here(self) -> None:
         self.phases.started = time.time()
         if self.imports is not None:
             self.imports.end()
@@ -141,13 +169,13 @@ class Run:
             self.recorded.begin()
         self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
 
-    def check_kernels(self, capability, known):
+    def check_kernels(self, capability: tuple[int, int], known: list[str]) -> None:
         """Notes a card that this PyTorch has no kernels for. Binaries serve their major version, sources all later ones."""
         have = capability[0] * 10 + capability[1]
 
-        def serves(name):
-            kind, _, number = name.partition("_")
-            number = int("".join(filter(str.isdigit, number)) or 0)
+        def serves(name: str) -> bool:
+            kind, _, text = name.partition("_")
+            number = int("".join(filter(str.isdigit, text)) or 0)
             return number <= have and (kind == "compute" or number // 10 == have // 10)
 
         if known and not any(map(serves, known)):
@@ -155,11 +183,11 @@ class Run:
 
     # -- steps
 
-    def before_step(self, optimizer, args, kwargs):
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.stopped:
             self.stop()
 
-    def after_step(self, optimizer, args, kwargs):
+    def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         counts = self.optimizers
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
         if id(optimizer) not in self.trained and self.task.get("world"):
@@ -184,20 +212,20 @@ class Run:
         if (min(counts.values()) >= least or max(counts.values()) >= 4 * least) and not self.batches.go_on() and wanted:
             self.enough()
 
-    def enough(self):
+    def enough(self) -> None:
         """The wanted steps are done: on to what follows, or not."""
         if self.task.get("until", "steps") == "steps":
             self.stop()
         else:
             self.phases.begin()
 
-    def watch_forwards(self, torch):
+    def watch_forwards(self, torch: Any) -> None:
         """Counts forwards until there is an optimizer, whose steps count instead, or a compiled model, which hooks disturb."""
         watching = torch.nn.modules.module.register_module_forward_hook(self.after_forward)
 
-        def ends_watching(function):
+        def ends_watching(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
-            def wrapper(*args, **kwargs):
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
                 watching.remove()
                 self.compiled |= function.__name__ == "compile"
                 return function(*args, **kwargs)
@@ -207,8 +235,8 @@ class Run:
         torch.optim.Optimizer.__init__ = ends_watching(torch.optim.Optimizer.__init__)
         torch.compile = ends_watching(torch.compile)
 
-    def after_forward(self, module, args, output):
-        frame = sys._getframe(1)
+    def after_forward(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
+        frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and (is_torch(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_HERE)):
             frame = frame.f_back
         if frame is None or is_installed(frame.f_code.co_filename) or self.torch.is_grad_enabled():
@@ -227,23 +255,23 @@ class Run:
             self.enough()
 
     @staticmethod
-    def _callers(frame):
+    def _callers(frame: types.FrameType | None) -> Iterator[str]:
         while frame is not None:
             yield frame.f_code.co_name
             frame = frame.f_back
 
-    def distinct(self, frame):
+    def distinct(self, frame: types.FrameType) -> int:
         """How many lines of the program have called models so far: each gets its number of forwards."""
-        lines = self.__dict__.setdefault("_lines", set())
+        lines: set[tuple[types.CodeType, int]] = self.__dict__.setdefault("_lines", set())
         lines.add((frame.f_code, frame.f_lineno))
         return len(lines)
 
-    def watch_exit(self):
+    def watch_exit(self) -> None:
         """os._exit ends the process without a trace. Forked processes have theirs."""
         leave, process = os._exit, os.getpid()
 
         @functools.wraps(leave)
-        def _exit(status):
+        def _exit(status: int) -> NoReturn:
             if os.getpid() == process and not self.written:
                 if status:
                     self.failed(f"the program ended with exit code {status}")
@@ -255,10 +283,10 @@ class Run:
 
         os._exit = _exit
 
-    def stop_after(self, seconds):
+    def stop_after(self, seconds: int) -> None:
         """However far it is then. Only the main thread hears of it."""
 
-        def time_is_up(*_):
+        def time_is_up(*_: object) -> None:
             self.following.end_child()
             if not self.written:
                 self.facts["timed_out"] = True
@@ -267,7 +295,7 @@ class Run:
         signal.signal(signal.SIGALRM, time_is_up)
         signal.alarm(seconds)
 
-    def stop(self):
+    def stop(self) -> NoReturn:
         self.facts["status"] = "stopped"
         self.write()
         self.stopped += 1
@@ -276,14 +304,14 @@ class Run:
             leave(0)
         raise Stop()
 
-    def leave_it(self):
+    def leave_it(self) -> NoReturn:
         """From another thread, where the program does not come by a place to stop at."""
         self.facts["status"] = "stopped"
         self.stopped += 1
         self.write()
         leave(0)
 
-    def failed(self, error, status="failed"):
+    def failed(self, error: str, status: str = "failed") -> None:
         """What a program fails of after the wanted steps is not known to be its own fault: values are not true here. Memory is."""
         if self.phases is None or self.phases.began is None or status == "out_of_memory":
             self.facts.update(status=status, error=error)
@@ -293,14 +321,14 @@ class Run:
 
     # -- what is left behind
 
-    def write(self):
+    def write(self) -> None:
         """Once: what comes after a stop is the program's way out."""
         with self.writing:
             if not self.written:
                 self.written = True
                 self.write_facts()
 
-    def write_facts(self):
+    def write_facts(self) -> None:
         facts, torch = self.facts, self.torch
         if torch is None:
             facts["cuda"] = False
@@ -356,11 +384,11 @@ class Run:
             file.write(as_json(facts))
         os.replace(path + ".part", path)
 
-    def nccl_calls(self):
+    def nccl_calls(self) -> list[str]:
         """Each as text: the function, the ranks of its communicator, how often, and the bytes that it was given."""
         return lines_of(self.library.oomph_nccl_calls)
 
-    def device(self, index):
+    def device(self, index: int) -> dict[str, int]:
         stats = self.torch.cuda.memory_stats(index)
         get = lambda name: int(stats.get(name, 0))
         return {
@@ -375,13 +403,13 @@ class Run:
         }
 
 
-def shapes_of(optimizer):
+def shapes_of(optimizer: Optimizer) -> list[str]:
     """What an optimizer trains: shapes, types, and how ranks share them. Of what is sharded the whole: the last shard may be smaller than the first."""
     parameters = (one for group in optimizer.param_groups for one in group["params"])
     return [f"{tuple(one.shape)} {one.dtype} {getattr(one, 'placements', '')}" for one in parameters]
 
 
-def lines_of(function):
+def lines_of(function: Callable[..., int]) -> list[str]:
     """What a function of the virtual GPU writes: as many bytes as it says."""
     size = function(None, 0)
     text = ctypes.create_string_buffer(size + 1)
@@ -389,20 +417,20 @@ def lines_of(function):
     return text.value.decode(errors="replace").splitlines()
 
 
-def leave_the_compiler_out(torch, dispatch):
+def leave_the_compiler_out(torch: types.ModuleType, dispatch: Callable[..., Any]) -> None:
     """PyTorch imports its compiler, for seconds, only to say that some functions are not to be compiled: modes, optimizers and each of their steps,
     checkpoints. That is said when the program imports it by itself."""
-    import torch.utils.checkpoint
+    from torch.utils.checkpoint import checkpoint
 
     optimizer = torch.optim.Optimizer
-    wrapped = (dispatch, optimizer.zero_grad, optimizer.add_param_group, torch.utils.checkpoint.checkpoint)
+    wrapped = (dispatch, optimizer.zero_grad, optimizer.add_param_group, checkpoint)
     functions = [function.__wrapped__ for function in wrapped if hasattr(function, "__wrapped__")]
     if "torch._dynamo" in sys.modules:
         return
     for function in functions:
         setattr(function, "__dynamo_disable", function)
 
-    def compiler_is_here(_):
+    def compiler_is_here(_: types.ModuleType) -> None:
         for function in functions:
             if getattr(function, "__dynamo_disable", None) is function:
                 delattr(function, "__dynamo_disable")
@@ -415,12 +443,12 @@ def leave_the_compiler_out(torch, dispatch):
             kind.step = without_graph_breaks(torch, step)
 
 
-def without_graph_breaks(torch, step):
+def without_graph_breaks(torch: types.ModuleType, step: Any) -> Callable[..., Any]:
     """An optimizer's step without the breaks around it, which speak to the compiler, as long as nobody has imported that."""
     plain = step.__wrapped__
 
     @functools.wraps(plain)
-    def stepping(self, *args, **kwargs):
+    def stepping(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
             return step(self, *args, **kwargs)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
@@ -429,25 +457,26 @@ def without_graph_breaks(torch, step):
     return stepping
 
 
-def run_file(path, name="__main__"):
+def run_file(path: str, name: str = "__main__") -> None:
     main = types.ModuleType("__main__")
     main.__file__ = path
-    main.__builtins__ = __builtins__
+    main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
-    text = substitute.text_of(path)
+    text: str | bytes | None = substitute.text_of(path)
     if text is None:
         with io.open_code(path) as file:
             text = file.read()
-    exec(compile(text, path, "exec"), main.__dict__)
+    # What this file imports of the future is not for the program.
+    exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
 
 
-def run_module(name):
+def run_module(name: str) -> None:
     import runpy
 
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
-def run_notebook(path):
+def run_notebook(path: str) -> None:
     """The code cells one after another, in one namespace. Shell commands are left out, magics are taken off."""
     with open(path, encoding="utf-8") as file:
         notebook = json.load(file)
@@ -467,10 +496,10 @@ def run_notebook(path):
         text = notebook_cell(other if other is not None else "".join(source) if isinstance(source, list) else source)
         name = f"{path}[{number}]"
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-        exec(compile(text, name, "exec"), main.__dict__)
+        exec(compile(text, name, "exec", dont_inherit=True), main.__dict__)
 
 
-def notebook_cell(text):
+def notebook_cell(text: str) -> str:
     lines = text.splitlines()
     first = next((line.strip() for line in lines if line.strip()), "")
     if first.startswith("%%") and first.split()[0] not in ("%%time", "%%timeit", "%%capture", "%%prun"):
@@ -488,11 +517,12 @@ def notebook_cell(text):
     return "\n".join(out) + "\n"
 
 
-def main(kind=Run):
+def main(kind: type[Run] = Run) -> NoReturn:
     began = time.monotonic()
     learn_lines()
     leave_out(_HERE + os.sep)
-    task, imports = json.loads(os.environ.pop("OOMPH_PREDICT")), None
+    task = json.loads(os.environ.pop("OOMPH_PREDICT"))
+    imports: spare.Imports | None = None
     if "spare" in task:
         task, imports = spare.ready(task)
         if imports is not None and not imports.is_first:
@@ -565,7 +595,7 @@ def main(kind=Run):
         leave(code if isinstance(code, int) else 1)
 
 
-def wait_for(file, process, **_):
+def wait_for(file: str, process: int, **_: Any) -> None:
     """A file that is written by another process. Oomph's, which may have started this one by way of others, ends it if that fails."""
     while not os.path.exists(file):
         try:
@@ -581,7 +611,7 @@ def wait_for(file, process, **_):
 PATIENCE = 10
 
 
-def be_killed_first():
+def be_killed_first() -> None:
     """A prediction that fills the machine's own memory is what the kernel ends then, and nobody else's program."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
@@ -591,10 +621,10 @@ def be_killed_first():
 _LONGEST_SOCKET, _OF_MULTIPROCESSING = 107, 24
 
 
-def keep_sockets_in(folder):
+def keep_sockets_in(folder: str) -> None:
     """Where workers have their sockets: each makes a folder of its own (``pymp-…``) otherwise, and one that is ended does not remove it. This one goes with oomph."""
 
-    def process_is_here(process):
+    def process_is_here(process: types.ModuleType) -> None:
         if len(os.fsencode(folder)) + _OF_MULTIPROCESSING <= _LONGEST_SOCKET:
             process.current_process()._config["tempdir"] = folder
 
@@ -604,12 +634,13 @@ def keep_sockets_in(folder):
         sys.meta_path.insert(0, AfterImport("multiprocessing.process", process_is_here))
 
 
-def leave(code):
+def leave(code: int) -> NoReturn:
     """Ends the process as Python would, but without taking CUDA down: threads end, files are written, workers go."""
 
-    def finish():
+    def finish() -> None:
         # Only the main thread may set handlers; what is called at the end takes itself to be in it.
-        signal.signal = lambda number, handler: signal.SIG_DFL
+        signals: Any = signal
+        signals.signal = lambda number, handler: signal.SIG_DFL
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
@@ -633,9 +664,10 @@ def leave(code):
     os._exit(code)
 
 
-def kinds_of_files():
+def kinds_of_files() -> set[int]:
     """The ids of all classes of files. To ask each of a million objects whether it is a file takes a second."""
-    kinds, found = set(), [*io.IOBase.__bases__]
+    kinds: set[int] = set()
+    found = [*io.IOBase.__bases__]
     while found:
         kind = found.pop()
         if id(kind) not in kinds:
@@ -644,7 +676,7 @@ def kinds_of_files():
     return kinds
 
 
-def end_workers():
+def end_workers() -> None:
     """Python ends daemonic processes too, but waits for each worker of a DataLoader first. Those that a fork server has
     started would never notice that this process is gone."""
     process = sys.modules.get("multiprocessing.process")
@@ -660,7 +692,7 @@ def end_workers():
                 child.terminate()
 
 
-def failed(run, error):
+def failed(run: Run, error: BaseException) -> None:
     run.died_of_memory = any(is_out_of_memory(one) for one in chain(error))
     if any(isinstance(one, CutShort) for one in chain(error)):
         return run.failed("its data were cut short, and it draws them with next(), which has no end")

@@ -5,6 +5,8 @@ got: the same task, for another program. Of several children each is followed un
 module is followed. Of other commands the first that names a Python file is noted, to be said if the GPU was never used.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import functools
@@ -18,6 +20,19 @@ import threading
 
 from .imports import AfterImport
 from .library_code import is_installed, is_torch
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from subprocess import Popen
+    from types import ModuleType
+    from typing import Any
+
+    from .child import Run
+
+    # Kind, target, arguments, and Python's own options.
+    Program = tuple[str, str, list[str], list[str]]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 # What comes from the command, and must come first: lists of files and folders.
@@ -33,10 +48,10 @@ GRACE = 2
 class Following:
     """The processes that one program starts."""
 
-    def __init__(self, run):
+    def __init__(self, run: Run) -> None:
         self.run = run
         self.environment = dict(os.environ)
-        self.child = None
+        self.child: Popen[Any] | None = None
         self.watch_exec()
         if "subprocess" in sys.modules:
             self.watch_children(sys.modules["subprocess"])
@@ -45,34 +60,34 @@ class Following:
         if run.task.get("started"):
             end_with_parent()
 
-    def is_another(self):
+    def is_another(self) -> bool:
         """Whether this is a process that the program forked."""
         return self.run.process != os.getpid()
 
     # -- the same process, another program
 
-    def watch_exec(self):
+    def watch_exec(self) -> None:
         """All of ``os.exec*`` come by these two."""
         execv, execve, system = os.execv, os.execve, os.system
 
         @functools.wraps(execv)
-        def becomes(path, argv):
+        def becomes(path: Any, argv: Any) -> Any:
             self.become(path, argv, os.environ, execve)
             return execv(path, argv)
 
         @functools.wraps(execve)
-        def becomes_with(path, argv, env):
+        def becomes_with(path: Any, argv: Any, env: Mapping[Any, Any]) -> Any:
             self.become(path, argv, env, execve)
             return execve(path, argv, env)
 
         @functools.wraps(system)
-        def started(command):
+        def started(command: Any) -> int:
             self.note(command)
             return system(command)
 
         os.execv, os.execve, os.system = becomes, becomes_with, started
 
-    def become(self, path, args, env, execve):
+    def become(self, path: Any, args: Any, env: Mapping[Any, Any], execve: Callable[..., Any]) -> None:
         """Returns if the program is to become something that is not followed."""
         run = self.run
         if self.is_another() or run.written:
@@ -88,7 +103,7 @@ class Following:
         words, env = self.started_as(program, {**run.task, "seconds": left} if left else run.task, env)
         execve(path, [path, *words], env)
 
-    def become_rank(self, words, env):
+    def become_rank(self, words: list[str], env: Mapping[Any, Any]) -> None:
         """What a launcher starts first takes its place, as the rank that this is."""
         program = program_of(words[0], words)
         if program is not None:
@@ -97,11 +112,11 @@ class Following:
 
     # -- another process
 
-    def watch_children(self, subprocess):
+    def watch_children(self, subprocess: ModuleType) -> None:
         init = subprocess.Popen.__init__
 
         @functools.wraps(init)
-        def __init__(popen, args, *rest, **named):
+        def __init__(popen: Popen[Any], args: Any, *rest: Any, **named: Any) -> None:
             program = None
             if "world" in self.run.task and sys._getframe(1).f_code.co_filename.endswith(LAUNCHERS):
                 self.become_rank(args, os.environ if named.get("env") is None else named["env"])
@@ -119,7 +134,7 @@ class Following:
 
         subprocess.Popen.__init__ = __init__
 
-    def may_follow(self):
+    def may_follow(self) -> bool:
         """One at a time, and none of a program that uses the GPU itself."""
         run = self.run
         if self.is_another() or run.written or "fit" in run.task or threading.current_thread() is not threading.main_thread():
@@ -128,11 +143,11 @@ class Following:
             return False
         return self.child is None or self.child.poll() is not None
 
-    def has_left(self):
+    def has_left(self) -> bool:
         """Whether a child has used the GPU, and left word of it."""
         return os.path.exists(os.path.join(self.run.task["folder"], "facts.json"))
 
-    def task_of_child(self):
+    def task_of_child(self) -> dict[str, Any]:
         task = {**self.run.task, "started": True}
         left = signal.alarm(0) if "seconds" in task else 0
         if left:
@@ -140,13 +155,13 @@ class Following:
             task["seconds"] = left
         return task
 
-    def end_child(self):
+    def end_child(self) -> None:
         if self.child is not None and self.child.poll() is None:
             self.child.kill()
 
     # -- both
 
-    def started_as(self, program, task, env):
+    def started_as(self, program: Program, task: dict[str, Any], env: Mapping[Any, Any]) -> tuple[list[str], dict[str, str]]:
         """Words for the interpreter, and the environment, that make a program start as this one did."""
         kind, target, arguments, options = program
         handed = [os.fsencode(word).decode("latin-1") for word in (target, *arguments)]
@@ -166,7 +181,7 @@ class Following:
         env["OOMPH_PREDICT"] = json.dumps(task)
         return [*options, "-X", "faulthandler", "-c", start], env
 
-    def note(self, words):
+    def note(self, words: Any) -> None:
         """The first command that names a Python file of the program's own."""
         if "starts" in self.run.facts or self.is_another():
             return
@@ -179,7 +194,7 @@ class Following:
                 self.run.facts["starts"] = shlex.join([os.path.basename(words[0]), *words[1:]])
 
 
-def program_of(path, words, folder=None, libraries=True):
+def program_of(path: Any, words: Any, folder: str | None = None, libraries: bool = True) -> Program | None:
     """Kind, target, arguments, and Python's own options, of a command that starts a script or a module with this interpreter; else None. ``libraries``: whether these may be a library's."""
     try:
         words = [os.fsdecode(word) for word in words]
@@ -187,7 +202,8 @@ def program_of(path, words, folder=None, libraries=True):
             return None
     except (OSError, TypeError, ValueError):
         return None
-    options, rest = [], words[1:]
+    options: list[str] = []
+    rest: list[str] = words[1:]
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         word = rest.pop(0)
         if len(word) > 1 and all(letter in ALONE for letter in word[1:]):
@@ -206,16 +222,16 @@ def program_of(path, words, folder=None, libraries=True):
     return "script", rest[0], rest[1:], options
 
 
-def is_this_python(path):
+def is_this_python(path: str) -> bool:
     """By any of its names, in the same folder: another environment has another PyTorch."""
-    path = path if os.sep in path else shutil.which(path)
-    if not path or not sys.executable:
+    found = path if os.sep in path else shutil.which(path)
+    if not found or not sys.executable:
         return False
-    same = os.path.samefile(path, sys.executable)
-    return same and os.path.samefile(os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.abspath(sys.executable)))
+    same = os.path.samefile(found, sys.executable)
+    return same and os.path.samefile(os.path.dirname(os.path.abspath(found)), os.path.dirname(os.path.abspath(sys.executable)))
 
 
-def is_library_module(name):
+def is_library_module(name: str) -> bool:
     """Whether a module is a library's, or Python's own: pip, the server of a tracker. Nothing is imported for it."""
     import importlib.machinery
 
@@ -227,7 +243,7 @@ def is_library_module(name):
     return any(is_installed(place) for place in places if place)
 
 
-def end_with_parent():
+def end_with_parent() -> None:
     """A launcher that is killed would leave it behind."""
     set_signal_of_parents_death = 1
     with contextlib.suppress(Exception):

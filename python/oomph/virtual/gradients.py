@@ -10,12 +10,35 @@ Boundary: says what gradients are, by lineage. A node whose operation is not kno
 that may change what comes by) gives gradients that are not known.
 """
 
+from __future__ import annotations
+
 import functools
 import threading
+from typing import TYPE_CHECKING
 
 import torch
 
 from .lineage import HIDDEN, SUBSTITUTES, Held, Slot, Sparse, flattened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from torch._ops import OpOverload
+    from torch.autograd.graph import GradientEdge, Node
+
+    from .lineage import Alias, Function, Lineage, Value
+    from .values import Values
+
+    # What is known of a gradient. A sparse one passes through as well, and nobody looks into it.
+    Known = Slot | Held
+    # Gradients by the number of the output that they are of.
+    Got = dict[int, Known | None]
+    # Leaves with their gradients, and what came to each node.
+    Plan = tuple[list[tuple[torch.Tensor, Known | None]], dict[Node, Got]]
+    # A node, None where no gradient goes on, and which of its outputs.
+    Edges = Sequence[tuple[Any, int]]
 
 Tensor = torch.Tensor
 # Operations whose derivatives are waited for. A graph that is dropped without a backward pass says nothing when it goes.
@@ -32,7 +55,7 @@ SEEN, FOREIGN = "oomph", "oomph made by a backward pass"
 OTHER_NAMES = {"nllloss": "nlllossforward", "nllloss2d": "nllloss2dforward"}
 
 
-def dropped(tensor, mask, scale):
+def dropped(tensor: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """Dropout, once its mask is drawn. The kernel computes it so, in single precision."""
     wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
     return (wide * mask * scale).to(tensor.dtype)
@@ -43,7 +66,18 @@ class Operation:
 
     __slots__ = ("func", "args", "kwargs", "inputs", "wanted", "forms", "cost", "name", "part")
 
-    def __init__(self, func, args, kwargs, inputs, wanted, forms, cost, name, part):
+    def __init__(
+        self,
+        func: Function,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        inputs: tuple[Value, ...],
+        wanted: list[int],
+        forms: list[Form],
+        cost: float,
+        name: str,
+        part: Part | None,
+    ) -> None:
         self.func, self.args, self.kwargs, self.inputs, self.cost, self.name = func, args, kwargs, inputs, cost, name
         # Where it wrote, if that was a part of a larger tensor.
         self.part = part
@@ -52,7 +86,7 @@ class Operation:
         for value in inputs:
             value.uses += 1
 
-    def __del__(self):
+    def __del__(self) -> None:
         for value in self.inputs:
             value.uses -= 1
 
@@ -62,7 +96,7 @@ class Derivative:
 
     __slots__ = ("func", "wanted", "cloned")
 
-    def __init__(self, operation):
+    def __init__(self, operation: Operation) -> None:
         func = operation.func
         self.func, self.wanted = SUBSTITUTES.get(func, func), set(operation.wanted)
         # What the operation writes to is not ours alone.
@@ -70,10 +104,10 @@ class Derivative:
         writes = [index for index, argument in enumerate(arguments) if argument.alias_info is not None and argument.alias_info.is_write]
         self.cloned = {*writes, *(HIDDEN[func][0] if func in HIDDEN else ())}
 
-    def __call__(self, args, kwargs, gradients):
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any], gradients: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         leaves, count = [], 0
 
-        def prepare(value, clones):
+        def prepare(value: Any, clones: bool) -> Any:
             nonlocal count
             if isinstance(value, list):
                 return [prepare(one, clones) for one in value]
@@ -101,7 +135,7 @@ class Part:
 
     __slots__ = ("whole", "view")
 
-    def __init__(self, view):
+    def __init__(self, view: torch.Tensor) -> None:
         whole = view._base
         self.whole = whole.shape, whole.stride()
         self.view = view.shape, view.stride(), view.storage_offset() - whole.storage_offset()
@@ -112,10 +146,12 @@ class PartDerivative:
 
     __slots__ = ("derivative", "part")
 
-    def __init__(self, operation):
-        self.derivative, self.part = Derivative(operation), operation.part
+    def __init__(self, operation: Operation) -> None:
+        # Only an operation that has one comes here.
+        part: Any = operation.part
+        self.derivative, self.part = Derivative(operation), part
 
-    def __call__(self, args, kwargs, gradients):
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any], gradients: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         whole = torch.empty_strided(*self.part.whole, dtype=gradients[0].dtype).copy_(gradients[0])
         written = whole.as_strided(*self.part.view)
         found = self.derivative(args, kwargs, {0: written.clone()})
@@ -130,7 +166,7 @@ class Form:
 
     __slots__ = ("dtype", "shape", "stride", "offset", "size")
 
-    def __init__(self, tensor):
+    def __init__(self, tensor: torch.Tensor) -> None:
         self.dtype, self.shape, self.offset = tensor.dtype, torch.Size(tensor.shape), 0
         stride, strides = 1, []
         for length in reversed(self.shape):
@@ -143,13 +179,14 @@ class Form:
 class Gradients:
     tensor = Tensor
 
-    def __init__(self, lineage, true_bytes):
+    def __init__(self, lineage: Lineage, true_bytes: Alias) -> None:
         self.lineage, self.true_bytes = lineage, true_bytes
-        self.operations = {}
+        self.operations: dict[int, Operation | None] = {}
         # By nodes of the program's own functions: what comes to them, and what they will hand on.
-        self.promised = {}
+        self.promised: dict[Node, tuple[Got, list[Slot]]] = {}
         # Leaves that the pass under way leads to, and those whose gradients a function of the program's own has written to.
-        self.leaves, self.touched = [], set()
+        self.leaves: list[torch.Tensor] = []
+        self.touched: set[int] = set()
         # A function of the program's own is run.
         self.in_own = False
         # The program has put hooks where gradients come by: they may change them.
@@ -159,7 +196,7 @@ class Gradients:
 
     # -- the forward pass
 
-    def before(self, number, func, args, kwargs):
+    def before(self, number: int, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Called before an operation that autograd has made a node for, with its number."""
         if self.hooked:
             return
@@ -189,12 +226,22 @@ class Gradients:
                 forms[0] = Form(args[0]._base)
         self.keep(number, func, args, kwargs, wanted, forms, part=part)
 
-    def is_prelude(self, operation, func):
+    def is_prelude(self, operation: Operation | None, func: Function) -> bool:
         """Whether an operation only kept a copy of what the one after it writes to: both are of one node, that of the second."""
         return operation is not None and operation.name == "clone" and writes_to_first(func)
 
-    def keep(self, number, func, args, kwargs, wanted, forms, name=None, part=None):
-        inputs = {}
+    def keep(
+        self,
+        number: int,
+        func: Function,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        wanted: list[int],
+        forms: list[Form],
+        name: str | None = None,
+        part: Part | None = None,
+    ) -> None:
+        inputs: dict[int, Value] = {}
         slot = lambda value: self.lineage.slot(value, inputs, self.true_bytes, {})
         try:
             slots = [slot(value) for value in args]
@@ -207,12 +254,12 @@ class Gradients:
         while len(self.operations) > OPERATIONS:
             del self.operations[next(iter(self.operations))]
 
-    def dropped_out(self, number, tensor, mask, scale):
+    def dropped_out(self, number: int, tensor: torch.Tensor, mask: torch.Tensor, scale: float) -> None:
         """Dropout, whose mask is known by its own lineage."""
         if not self.hooked and self._node() is None and tensor.requires_grad:
             self.keep(number, dropped, (tensor, mask, scale), {}, [0], [Form(tensor)], "nativedropout")
 
-    def attended(self, func, args, kwargs, out):
+    def attended(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any], out: torch.Tensor) -> None:
         """Attention that ran as one operation."""
         node = out.grad_fn
         if self.hooked or node is None or not node.name().startswith("ScaledDotProduct"):
@@ -222,27 +269,27 @@ class Gradients:
         name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
         self.keep(node._sequence_nr(), func, args, kwargs, wanted, forms, name)
 
-    def stop(self):
+    def stop(self) -> None:
         """Gradients are not followed from now on."""
         self.hooked = True
         self.operations.clear()
 
-    def watch_hooks(self, watched):
+    def watch_hooks(self, watched: Callable[[], AbstractContextManager[None]]) -> None:
         """From now on it is noted when the program hooks itself into backward passes. What its hooks do is seen: they run within ``watched``."""
 
-        def wrap(holder, name):
+        def wrap(holder: Any, name: str) -> None:
             original = getattr(holder, name, None)
             if original is None:
                 return
 
             @functools.wraps(original)
-            def hooking(target, hook, *args, **kwargs):
+            def hooking(target: object, hook: Callable[..., Any], *args: object, **kwargs: object) -> object:
                 if getattr(hook, OURS, False):
                     return original(target, hook, *args, **kwargs)
                 self.stop()
 
                 @functools.wraps(hook)
-                def seen(*given, **named):
+                def seen(*given: object, **named: object) -> object:
                     with watched():
                         return hook(*given, **named)
 
@@ -258,12 +305,14 @@ class Gradients:
 
     # -- the backward pass
 
-    def plan(self, roots, gradients, keep_graph):
+    def plan(self, roots: Sequence[torch.Tensor | GradientEdge], gradients: Sequence[torch.Tensor | None], keep_graph: bool) -> Plan | None:
         """What the gradients of the leaves will be, as slots: pairs of a leaf and its gradient, None if that is not known. And what came to each node."""
         if self.hooked:
             return None
         order = topological(roots)
-        coming, came, leaves = {}, {}, []
+        coming: dict[Node, dict[int, list[Known | None]]] = {}
+        came: dict[Node, Got] = {}
+        leaves: list[tuple[torch.Tensor, Known | None]] = []
         for root, gradient in zip(roots, gradients):
             node, number = (root.grad_fn, root.output_nr) if isinstance(root, Tensor) else (root.node, root.output_nr)
             coming.setdefault(node, {}).setdefault(number, []).append(self.first(root, gradient))
@@ -282,7 +331,7 @@ class Gradients:
                 self.operations.pop(number_of(node), None)
         return leaves, came
 
-    def first(self, root, gradient):
+    def first(self, root: torch.Tensor | GradientEdge, gradient: torch.Tensor | None) -> Known | None:
         """The gradient that a backward pass begins with."""
         try:
             if gradient is not None:
@@ -291,7 +340,7 @@ class Gradients:
         except LookupError:
             return None
 
-    def total(self, slots):
+    def total(self, slots: Sequence[Known | None]) -> Known | None:
         if any(slot is None for slot in slots):
             return None
         total = slots[0]
@@ -305,9 +354,9 @@ class Gradients:
             (total,) = made
         return total
 
-    def through(self, node, got, edges):
+    def through(self, node: Node, got: Got, edges: Edges) -> Sequence[Known | None]:
         """The gradients that a node hands on."""
-        unknown = [None] * len(edges)
+        unknown: list[Known | None] = [None] * len(edges)
         if not got or any(slot is None for slot in got.values()) or FOREIGN in node.metadata:
             return unknown
         if is_own(node):
@@ -315,6 +364,7 @@ class Gradients:
         operation = self.operations.get(number_of(node))
         if operation is None:
             return unknown
+        derivative: Derivative | PartDerivative
         if node.name() == WROTE_TO_PART:
             if operation.part is None:
                 return unknown
@@ -335,13 +385,13 @@ class Gradients:
                 unknown[index] = slot
         return unknown
 
-    def promise(self, node, got, edges):
+    def promise(self, node: Node, got: Got, edges: Edges) -> list[Slot | None]:
         """What a function of the program's own will hand on, once it has."""
         promises = [self.lineage.promise(Form(follower._input_metadata[number])) if follower is not None else None for follower, number in edges]
         self.promised[node] = got, [promise for promise in promises if promise is not None]
         return promises
 
-    def run_own(self, values, run, node, gradients):
+    def run_own(self, values: Values, run: Callable[..., Any], node: Node, gradients: Sequence[Any]) -> Any:
         """Runs the backward pass of a function of the program's own: what comes to it is known, if it is, and what it does is seen."""
         got, promises = self.promised.pop(node, ({}, []))
         if not all(is_plain(gradient) for gradient in gradients):
@@ -370,12 +420,12 @@ class Gradients:
                 self.lineage.forget(gradient)
         return found
 
-    def end_of_pass(self):
+    def end_of_pass(self) -> None:
         self.promised.clear()
         self.leaves.clear()
         self.touched.clear()
 
-    def state_of(self, leaf):
+    def state_of(self, leaf: torch.Tensor) -> object:
         """Which gradient a leaf has, and what is known to be in it."""
         gradient = leaf.grad
         if gradient is None or not is_plain(gradient):
@@ -383,7 +433,7 @@ class Gradients:
         entry = self.lineage.entry(gradient)
         return id(gradient), gradient._version, entry and id(entry.value)
 
-    def without_expansion(self, tensor, slot):
+    def without_expansion(self, tensor: torch.Tensor, slot: Known | None) -> tuple[torch.Tensor, Known | None]:
         """One number that stands for many, as the gradient of a sum is, by that number."""
         if tensor.dim() == 0 or any(tensor.stride()) or tensor.untyped_storage().nbytes() != tensor.element_size() or slot is None:
             return tensor, slot
@@ -391,7 +441,7 @@ class Gradients:
         made = self.node(first_of, (slot,), (slot,), [Form(one)], 0.0)
         return one, made[0] if made else None
 
-    def known(self, gradient):
+    def known(self, gradient: object) -> Slot | None:
         if not isinstance(gradient, Tensor) or not is_plain(gradient):
             return None
         entry = self.lineage.entry(gradient)
@@ -404,7 +454,7 @@ class Gradients:
             return None
         return slot if isinstance(slot, Slot) else None
 
-    def mark_foreign(self, tensors):
+    def mark_foreign(self, tensors: Iterable[torch.Tensor | None]) -> None:
         """The nodes of a graph that a backward pass made: another thread did, which counts for itself, so that their numbers are not ours."""
         left = [tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None]
         while left:
@@ -413,11 +463,11 @@ class Gradients:
                 metadata[FOREIGN] = True
                 left.extend(follower for follower, _ in node.next_functions if follower is not None)
 
-    def node(self, func, args, inputs, forms, cost):
-        inputs = {id(value): value for value in (one.value if isinstance(one, Slot) else one for one in inputs) if not isinstance(value, (Held, Sparse))}
-        return self.lineage.derive(func, args, tuple(inputs.values()), forms, cost)
+    def node(self, func: Function, args: Sequence[Any], inputs: Iterable[Known | Value | None], forms: Sequence[Form | Slot], cost: float) -> list[Slot] | None:
+        values: dict[int, Any] = {id(value): value for value in (one.value if isinstance(one, Slot) else one for one in inputs) if not isinstance(value, (Held, Sparse))}
+        return self.lineage.derive(func, args, tuple(values.values()), forms, cost)
 
-    def arrived(self, tensor, slot, old=None):
+    def arrived(self, tensor: torch.Tensor, slot: Known | None, old: Known | None = None) -> None:
         """A gradient is in its tensor now. ``old``: what was there before, to which it was added."""
         if slot is not None and old is not None:
             slot = self.total([old, slot])
@@ -428,7 +478,7 @@ class Gradients:
             return
         self.lineage.bind(tensor, slot)
 
-    def before_accumulating(self, leaves):
+    def before_accumulating(self, leaves: Iterable[tuple[torch.Tensor, Known | None]]) -> Got:
         """What the leaves have already, to which their gradients will be added."""
         found = {}
         for variable, _ in leaves:
@@ -441,11 +491,11 @@ class Gradients:
         return found
 
 
-def first_of(tensor):
+def first_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1)[:1].clone()
 
 
-def is_plain(value):
+def is_plain(value: object) -> bool:
     """Whether it is no tensor, or one with a storage of its own: those of vmap have none."""
     if not isinstance(value, Tensor):
         return True
@@ -458,39 +508,41 @@ def is_plain(value):
     return True
 
 
-def has_hooks_on_saved():
+def has_hooks_on_saved() -> bool:
     """Whether the program changes what operations keep for their derivatives. PyTorch's own hooks (checkpoints, copies on the host) give back what they got."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    hooks = top(True) if top is not None else None
+    hooks: Any = top(True) if top is not None else None
     return bool(hooks) and not getattr(hooks[0], "__module__", "").startswith("torch.")
 
 
-def is_own(node):
+def is_own(node: Node) -> bool:
     """Whether a node is a function of the program's own, or of a library that is not PyTorch."""
     return isinstance(node, torch.autograd.function.BackwardCFunction) and not type(node)._forward_cls.__module__.startswith("torch.")
 
 
-def number_of(node):
+def number_of(node: Node) -> int:
     """The number of the operation that made a node. One that wrote to a part made two: its own, and that of the whole, which is in the graph."""
     return node._sequence_nr() - (node.name() == WROTE_TO_PART)
 
 
 @functools.cache
-def writes_to_first(func):
+def writes_to_first(func: Function) -> bool:
     """Whether an operation writes to its first argument alone."""
     arguments = func._schema.arguments if hasattr(func, "_schema") else ()
     return [index for index, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write] == [0]
 
 
 @functools.cache
-def plain_name(func):
+def plain_name(func: OpOverload) -> str:
     return func._schema.name.split("::")[1].replace("_", "").lower()
 
 
-def topological(roots):
+def topological(roots: Sequence[torch.Tensor | GradientEdge]) -> list[Node]:
     """All nodes that lead to leaves, each after all those that hand it a gradient."""
     first = [root.grad_fn if isinstance(root, Tensor) else root.node for root in roots]
-    waits, seen, left = {}, set(), [node for node in first if node is not None]
+    waits: dict[Node, int] = {}
+    seen: set[Node] = set()
+    left = [node for node in first if node is not None]
     while left:
         node = left.pop()
         if node in seen:
@@ -500,7 +552,8 @@ def topological(roots):
             if follower is not None:
                 waits[follower] = waits.get(follower, 0) + 1
                 left.append(follower)
-    order, ready = [], [node for node in dict.fromkeys(first) if node is not None and not waits.get(node)]
+    order: list[Node] = []
+    ready = [node for node in dict.fromkeys(first) if node is not None and not waits.get(node)]
     while ready:
         node = ready.pop()
         order.append(node)

@@ -8,12 +8,32 @@ new value of the storage, without a copy where nobody needs the old one.
 Boundary: knows storages, operations and the budget. Which reads there are, what hangs on them and what is said of them is ``values``' business.
 """
 
+from __future__ import annotations
+
 import contextlib
 import time
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from typing import Any, NoReturn
+
+    from torch._ops import OpOverload
+
+    from .gradients import Form
+
+    # An operation of PyTorch's, or a derivative of one.
+    Function = Callable[..., Any]
+    # What an operation writes to: the index and the name of an argument.
+    Write = tuple[int, str]
+    # Gives the true bytes of a storage.
+    Alias = Callable[[torch.UntypedStorage], torch.Tensor]
+    # Seed and offset of the card's generator, and which card it is.
+    Drawn = tuple[int, int, int]
 
 Tensor = torch.Tensor
 CPU = torch.device("cpu")
@@ -31,9 +51,9 @@ COPIED = 1 << 20
 FLOPS, BYTES, CALLS = 2e10, 2e9, 2e5
 
 
-def operations(*names, namespace="aten"):
+def operations(*names: str, namespace: str = "aten") -> set[OpOverload]:
     """The operations that this PyTorch has, of all these names and all their forms."""
-    found = set()
+    found: set[OpOverload] = set()
     for name in names:
         packet = getattr(getattr(torch.ops, namespace), name, None)
         if packet is not None:
@@ -46,7 +66,7 @@ OVERWRITES = operations("copy_", "fill_", "zero_", "normal_", "uniform_", "rando
 # What is in new memory is anybody's guess, on a card too.
 BLANK = operations("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 # Written, although their schemas do not say so: which arguments, and which one says whether.
-HIDDEN = {func: ((3, 4), 5) for func in operations("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")}
+HIDDEN: dict[Any, tuple[tuple[int, int], int | None]] = {func: ((3, 4), 5) for func in operations("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")}
 HIDDEN.update({func: ((3, 4), None) for func in operations("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")})
 HIDDEN.update({func: ((1, 2), None) for func in operations("batch_norm_update_stats")})
 PRODUCTS = operations("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation", "linear")
@@ -58,31 +78,34 @@ class Value:
 
     __slots__ = ("node", "flat", "size", "uses", "lost", "made_up", "budget", "__weakref__")
 
-    def __init__(self, size, node=None):
+    def __init__(self, size: int, node: Node | None = None) -> None:
         self.size, self.node = size, node
-        self.flat = self.lost = self.budget = None
+        self.flat: torch.Tensor | None = None
+        self.lost: str | None = None
+        self.budget: Budget | None = None
         # It follows from a choice that was drawn in the place of one that is not known.
         self.made_up = False
         # Nodes that wait for it, and one if it is what the storage has now.
         self.uses = 0
 
-    def lose(self, why):
+    def lose(self, why: str) -> None:
         self.lost, self.node = why, None
 
-    def set(self, flat, budget):
+    def set(self, flat: torch.Tensor, budget: Budget) -> None:
         """Its bytes, a tensor of uint8 with one dimension."""
         self.flat, self.node, self.budget = flat, None, budget
         budget.take(self.size)
 
-    def taken(self):
+    def taken(self) -> torch.Tensor | None:
         """The bytes, which are somebody else's from now on."""
         flat, self.flat = self.flat, None
-        self.budget.give(self.size)
+        budget: Any = self.budget
+        budget.give(self.size)
         self.budget = None
         self.lost = "it was written over"
         return flat
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self.budget is not None:
             self.budget.give(self.size)
 
@@ -90,16 +113,16 @@ class Value:
 class Budget:
     """Host memory and time for values."""
 
-    def __init__(self, size, seconds):
+    def __init__(self, size: int, seconds: float) -> None:
         self.size, self.seconds = size, seconds
         self.held = self.most = 0
         self.spent = 0.0
 
-    def take(self, size):
+    def take(self, size: int) -> None:
         self.held += size
         self.most = max(self.most, self.held)
 
-    def give(self, size):
+    def give(self, size: int) -> None:
         self.held -= size
 
 
@@ -108,11 +131,12 @@ class Slot:
 
     __slots__ = ("value", "dtype", "shape", "stride", "offset")
 
-    def __init__(self, value, tensor):
-        self.value = value
+    def __init__(self, value: Any, tensor: torch.Tensor) -> None:
+        # A value, or None for a slot that only says how its tensor lies.
+        self.value: Value = value
         self.dtype, self.shape, self.stride, self.offset = tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
 
-    def tensor(self, flat):
+    def tensor(self, flat: torch.Tensor) -> torch.Tensor:
         return view(flat, self)
 
 
@@ -121,11 +145,11 @@ class Sparse:
 
     __slots__ = ("layout", "parts", "shape", "coalesced")
 
-    def __init__(self, tensor, parts):
+    def __init__(self, tensor: torch.Tensor, parts: list[Slot]) -> None:
         self.layout, self.shape, self.parts = tensor.layout, tensor.shape, parts
         self.coalesced = tensor.is_coalesced() if self.layout is torch.sparse_coo else None
 
-    def tensor(self, made):
+    def tensor(self, made: Sequence[torch.Tensor]) -> torch.Tensor:
         if self.layout is torch.sparse_coo:
             return torch.sparse_coo_tensor(*made, self.shape, is_coalesced=self.coalesced, check_invariants=False)
         return torch.sparse_compressed_tensor(*made, self.shape, layout=self.layout, check_invariants=False)
@@ -136,20 +160,20 @@ class Held:
 
     __slots__ = ("tensor", "version", "resizable", "size", "budget", "__weakref__")
 
-    def __init__(self, tensor, version, budget=None):
+    def __init__(self, tensor: torch.Tensor, version: int | None, budget: Budget | None = None) -> None:
         self.tensor, self.version, self.budget = tensor, version, budget
         self.resizable = version is not None and tensor.untyped_storage().resizable()
         self.size = tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
         if budget is not None:
             budget.take(self.size)
 
-    def get(self):
+    def get(self) -> torch.Tensor | None:
         """None if it was written to behind our back, or may have been: NumPy has got hold of it."""
         if self.version is not None and (self.tensor._version != self.version or self.resizable and not self.tensor.untyped_storage().resizable()):
             return None
         return self.tensor
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self.budget is not None:
             self.budget.give(self.size)
 
@@ -159,28 +183,33 @@ class Node:
 
     __slots__ = ("func", "args", "kwargs", "inputs", "made", "written", "cost", "draw", "live")
 
-    def __init__(self, func, args, kwargs, inputs, cost, live):
-        self.func, self.args, self.kwargs, self.inputs, self.cost, self.live = func, args, kwargs, inputs, cost, live
+    def __init__(self, func: Function | None, args: Sequence[Any], kwargs: dict[str, Any], inputs: tuple[Value, ...], cost: float, live: list[int]) -> None:
+        # None: the function of memory that is new, and the arguments once it is computed.
+        self.func: Any = func
+        self.args: Any = args
+        self.kwargs: Any = kwargs
+        self.inputs, self.cost, self.live = inputs, cost, live
         # What it makes, by the order of its results, and what it writes: (before, after).
-        self.made, self.written = [], []
-        self.draw = None
+        self.made: list[tuple[int, int, weakref.ref[Value], Any]] = []
+        self.written: list[tuple[Value | None, weakref.ref[Value]]] = []
+        self.draw: Drawn | None = None
         for value in inputs:
             value.uses += 1
         live[0] += 1
 
-    def release(self):
+    def release(self) -> None:
         for value in self.inputs:
             value.uses -= 1
         self.inputs = ()
         self.args = self.kwargs = None
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.live[0] -= 1
         for value in self.inputs:
             value.uses -= 1
 
 
-def flattened(values):
+def flattened(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     """The tensors, in order."""
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -189,12 +218,12 @@ def flattened(values):
             yield value
 
 
-def is_whole(tensor):
+def is_whole(tensor: torch.Tensor) -> bool:
     """Whether its elements are all of its storage, each once."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes() and torch._debug_has_internal_overlap(tensor) == 0
 
 
-def hidden_writes(func, args):
+def hidden_writes(func: OpOverload, args: Sequence[Any]) -> list[torch.Tensor]:
     """What an operation writes to although its schema does not say so."""
     places, decides = HIDDEN.get(func, ((), None))
     if decides is not None and not args[decides]:
@@ -202,7 +231,7 @@ def hidden_writes(func, args):
     return [args[place] for place in places if place < len(args) and args[place] is not None]
 
 
-def not_kept():
+def not_kept() -> NoReturn:
     raise LookupError("it was promised, and never came")
 
 
@@ -210,16 +239,16 @@ class TakesTooLong(Exception):
     """The time for values is over."""
 
 
-def view(flat, form):
+def view(flat: torch.Tensor, form: Form | Slot) -> torch.Tensor:
     """Bytes as a tensor of this form."""
     return torch._VF.empty(0, dtype=form.dtype, device=CPU).set_(flat.untyped_storage(), form.offset, form.shape, form.stride)
 
 
-def blank(size):
+def blank(size: int) -> torch.Tensor:
     return torch._VF.zeros(size, dtype=torch.uint8, device=CPU)
 
 
-def parts(tensor):
+def parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The strided tensors that a tensor consists of; None if they are not known."""
     if tensor.is_nested:
         return None
@@ -239,39 +268,40 @@ class Entry:
 
     __slots__ = ("ref", "size", "value", "true", "made_up")
 
-    def __init__(self, storage):
+    def __init__(self, storage: torch.UntypedStorage) -> None:
         self.ref, self.size = StorageWeakRef(storage), storage.nbytes()
-        self.value = None
+        self.value: Value | None = None
         # The bytes at the device's address are the true ones, or the ones that were made up.
         self.true = self.made_up = False
 
 
 class Lineage:
-    def __init__(self, size, seconds, draw=None):
+    def __init__(self, size: int, seconds: float, draw: Callable[[OpOverload, Sequence[Any], dict[str, Any], Any, Drawn], Any] | None = None) -> None:
         """``draw``: computes what the card's generator would have drawn, or gives None."""
         self.budget = Budget(size, seconds)
-        self.entries = {}
+        self.entries: dict[int, Entry] = {}
         # Tensors of the host that nodes wait for; those whose values were never drawn; those that are files. All by their storages.
-        self.held = {}
-        self.undrawn = {}
-        self.files = {}
+        self.held: dict[int, tuple[StorageWeakRef, weakref.WeakSet[Held]]] = {}
+        self.undrawn: dict[int, tuple[StorageWeakRef, bool]] = {}
+        self.files: dict[int, tuple[StorageWeakRef, bool]] = {}
         self.count = 0
         self.live = [0]
         self.draw = draw
         self.computing = False
         # Of the operation that is recorded: what it writes over whole, and why something of it is lost.
-        self.blanks, self.why = {}, None
+        self.blanks: dict[int, Value] = {}
+        self.why: str | None = None
 
     # -- storages
 
-    def entry(self, tensor):
+    def entry(self, tensor: torch.Tensor) -> Entry | None:
         storage = tensor.untyped_storage()
         entry = self.entries.get(storage._cdata)
         if entry is None or entry.size != storage.nbytes():
             return None
         return entry
 
-    def entry_for(self, tensor):
+    def entry_for(self, tensor: torch.Tensor) -> Entry:
         storage = tensor.untyped_storage()
         entry = self.entries.get(storage._cdata)
         if entry is None:
@@ -284,24 +314,25 @@ class Lineage:
             entry.size, entry.true = storage.nbytes(), False
         return entry
 
-    def sweep(self):
+    def sweep(self) -> None:
         """Storages that are gone need no values."""
         self.count = 0
         for key in [key for key, entry in self.entries.items() if entry.ref.expired()]:
             self.put(self.entries.pop(key), None)
+        table: dict[int, Any]
         for table in (self.held, self.undrawn, self.files):
             for key in [key for key, (ref, _) in table.items() if ref.expired()]:
                 del table[key]
 
     @staticmethod
-    def put(entry, value):
+    def put(entry: Entry, value: Value | None) -> None:
         if entry.value is not None:
             entry.value.uses -= 1
         entry.value = value
         if value is not None:
             value.uses += 1
 
-    def forget(self, tensor, why=None):
+    def forget(self, tensor: torch.Tensor, why: str | None = None) -> None:
         """Its bytes are not known from now on."""
         entry = self.entries.get(tensor.untyped_storage()._cdata)
         if entry is None and why is None:
@@ -314,7 +345,7 @@ class Lineage:
             value.lose(why)
         self.put(entry, value)
 
-    def forget_all(self, why):
+    def forget_all(self, why: str) -> None:
         """No bytes are known from now on."""
         for entry in self.entries.values():
             entry.true = False
@@ -322,27 +353,37 @@ class Lineage:
             value.lose(why)
             self.put(entry, value)
 
-    def forget_storage(self, address):
+    def forget_storage(self, address: int) -> None:
         entry = self.entries.pop(address, None)
         if entry is not None:
             self.put(entry, None)
 
-    def is_pending_or_known(self, tensor):
+    def is_pending_or_known(self, tensor: torch.Tensor) -> bool:
         entry = self.entry(tensor)
         return entry is not None and (entry.true or (entry.value is not None and entry.value.lost is None))
 
     # -- recording
 
-    def record(self, func, args, kwargs, out, schema, makes, alias, drawn=None):
+    def record(
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        out: Any,
+        schema: Sequence[Write],
+        makes: bool,
+        alias: Alias,
+        drawn: Drawn | None = None,
+    ) -> Any:
         """Keeps how the results of an operation came about. ``alias`` gives the true bytes of a storage that has them; ``drawn``: seed, offset and card of the random numbers.
 
         What follows from something that is not known is not known."""
-        before = {}
+        before: dict[int, Value] = {}
         self.why = None
         if func in BLANK:
             node = Node(None, (), {}, (), 0.0, self.live)
         else:
-            inputs = {}
+            inputs: dict[int, Value] = {}
             over = self.overwritten(func, args, kwargs, schema, makes)
             try:
                 slots = [self.slot(value, inputs, alias, over) for value in args]
@@ -372,7 +413,7 @@ class Lineage:
             self.write(node, list(self.targets(args, kwargs, schema)), before)
         return out
 
-    def derive(self, func, args, inputs, forms, cost):
+    def derive(self, func: Function, args: Sequence[Any], inputs: tuple[Value, ...], forms: Sequence[Form | Slot], cost: float) -> list[Slot] | None:
         """Slots of what a function of slots would give, which is in no storage; None if something is lost."""
         if self.live[0] >= NODES or any(value.lost is not None for value in inputs):
             return None
@@ -386,11 +427,12 @@ class Lineage:
             made.append(slot)
         return made
 
-    def promise(self, form):
+    def promise(self, form: Form) -> Slot:
         """A slot whose value will be known later, if at all."""
-        return self.derive(not_kept, (), (), [form], 0.0)[0]
+        made: Any = self.derive(not_kept, (), (), [form], 0.0)
+        return made[0]
 
-    def keep_promise(self, promise, slot):
+    def keep_promise(self, promise: Slot, slot: Slot | None) -> None:
         """What was promised is what is in this slot; None: it is not known."""
         value = promise.value
         if value.flat is not None or value.lost is not None:
@@ -401,7 +443,7 @@ class Lineage:
         value.node = Node(torch.ops.aten.clone.default, (slot,), {}, (slot.value,), 0.0, self.live)
         value.node.made.append((0, 0, weakref.ref(value), promise))
 
-    def bind(self, tensor, slot):
+    def bind(self, tensor: torch.Tensor, slot: Slot | Held) -> None:
         """What is in a tensor now. A part of a storage is not followed."""
         if not is_whole(tensor) or self.live[0] >= NODES:
             self.forget(tensor)
@@ -414,8 +456,8 @@ class Lineage:
         node.made.append((0, 0, weakref.ref(value), Slot(None, tensor)))
         self.put(entry, value)
 
-    def write(self, node, targets, before):
-        done = set()
+    def write(self, node: Node, targets: Iterable[Any], before: dict[int, Value]) -> None:
+        done: set[int] = set()
         for tensor in targets:
             if not isinstance(tensor, Tensor) or not tensor.is_cuda:
                 continue
@@ -431,12 +473,12 @@ class Lineage:
                 self.put(entry, new)
 
     @staticmethod
-    def targets(args, kwargs, schema):
+    def targets(args: Sequence[Any], kwargs: dict[str, Any], schema: Iterable[Write]) -> Iterator[Any]:
         for index, name in schema:
             target = args[index] if index < len(args) else kwargs.get(name)
             yield from target if isinstance(target, (list, tuple)) else (target,)
 
-    def overwritten(self, func, args, kwargs, schema, makes):
+    def overwritten(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], schema: Sequence[Write], makes: bool) -> Collection[int]:
         """Storages that the operation writes over whole: what they had does not matter."""
         self.blanks = {}
         if makes or not (func in OVERWRITES or func._schema.name.endswith("out") or func._schema.overload_name.endswith("out")):
@@ -455,7 +497,7 @@ class Lineage:
             target.untyped_storage()._cdata: target for target in written if isinstance(target, Tensor) and target.is_cuda and target.layout is torch.strided and is_whole(target)
         }.keys() - read
 
-    def slot(self, value, inputs, alias, over):
+    def slot(self, value: Any, inputs: dict[int, Value], alias: Alias, over: Collection[int]) -> Any:
         if isinstance(value, Tensor):
             if not value.is_cuda:
                 return self.hold(value)
@@ -472,7 +514,7 @@ class Lineage:
             return None
         return value
 
-    def part(self, tensor, inputs, alias, over):
+    def part(self, tensor: torch.Tensor, inputs: dict[int, Value], alias: Alias, over: Collection[int]) -> Slot:
         if tensor.is_conj() or tensor.is_neg():
             raise LookupError
         storage = tensor.untyped_storage()
@@ -501,7 +543,7 @@ class Lineage:
         inputs[id(value)] = value
         return Slot(value, tensor)
 
-    def lose_all(self, func, args, kwargs, out, schema, makes):
+    def lose_all(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], out: Any, schema: Sequence[Write], makes: bool) -> Any:
         if makes:
             for tensor in out if isinstance(out, (list, tuple)) else (out,):
                 self.lose(tensor)
@@ -512,14 +554,14 @@ class Lineage:
                 self.lose(tensor)
         return out
 
-    def lose(self, tensor):
+    def lose(self, tensor: Any) -> None:
         if isinstance(tensor, Tensor) and tensor.is_cuda:
             for part in parts(tensor) or ():
                 self.forget(part, self.why)
 
     # -- tensors of the host
 
-    def hold(self, tensor):
+    def hold(self, tensor: torch.Tensor) -> Held:
         if tensor.device.type != "cpu" or type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.is_nested:
             raise LookupError
         tensor = tensor.detach()
@@ -541,12 +583,12 @@ class Lineage:
         holders.add(held)
         return held
 
-    def leave_undrawn(self, tensor):
+    def leave_undrawn(self, tensor: torch.Tensor | torch.UntypedStorage) -> None:
         """Its values were passed over: they are not known."""
         storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else tensor
         self.undrawn[storage._cdata] = (StorageWeakRef(storage), True)
 
-    def spread_undrawn(self, args, kwargs, results):
+    def spread_undrawn(self, args: Sequence[Any], kwargs: dict[str, Any], results: Iterable[Any]) -> None:
         """What follows on the host from what was not drawn was not drawn either."""
         on_host = lambda one: isinstance(one, Tensor) and one.device.type == "cpu" and one.layout is torch.strided and not one.is_nested
         if any(on_host(one) and one.untyped_storage()._cdata in self.undrawn for one in flattened((*args, *kwargs.values()))):
@@ -554,7 +596,7 @@ class Lineage:
                 if on_host(one):
                     self.leave_undrawn(one)
 
-    def before_host_write(self, func, tensor):
+    def before_host_write(self, func: OpOverload, tensor: torch.Tensor) -> None:
         """Somebody is about to write to a tensor of the host."""
         if self.undrawn and func in OVERWRITES and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes():
             self.undrawn.pop(tensor.untyped_storage()._cdata, None)
@@ -565,7 +607,7 @@ class Lineage:
             if held.get() is not None:
                 held.tensor, held.version = held.tensor.clone(), None
 
-    def is_file(self, storage):
+    def is_file(self, storage: torch.UntypedStorage) -> bool:
         """Whether its bytes are a file's, which nobody writes to."""
         address = storage.data_ptr()
         known = self.files.get(storage._cdata)
@@ -574,14 +616,14 @@ class Lineage:
             self.files[storage._cdata] = known
         return known[1]
 
-    def has_room(self, size):
+    def has_room(self, size: int) -> bool:
         if self.budget.held + size > self.budget.size:
             self.sweep()
         return self.budget.held + size <= self.budget.size
 
     # -- computing
 
-    def compute_value(self, value, limit):
+    def compute_value(self, value: Value, limit: float) -> torch.Tensor | None:
         """Its bytes, computed if that takes about ``limit`` seconds or less; None if they cannot be had."""
         if value.flat is None and value.lost is None:
             if self.computing or self.takes(value, limit) > limit:
@@ -599,7 +641,7 @@ class Lineage:
         return value.flat
 
     @staticmethod
-    def takes(value, limit):
+    def takes(value: Value, limit: float) -> float:
         """Seconds, roughly, to compute it; anything above the limit if it is more."""
         seen, left, seconds = set(), [value], 0.0
         while left:
@@ -613,11 +655,12 @@ class Lineage:
             left.extend(value for value in node.inputs if value.flat is None)
         return seconds
 
-    def force(self, value, deadline):
+    def force(self, value: Value, deadline: float) -> None:
         left = [value]
         while left:
             top = left[-1]
-            node = top.node
+            # What is neither computed nor lost has one.
+            node: Any = top.node
             if top.flat is not None or top.lost is not None:
                 left.pop()
                 continue
@@ -630,7 +673,7 @@ class Lineage:
                 raise TakesTooLong
             self.run(node)
 
-    def run(self, node):
+    def run(self, node: Node) -> None:
         made_up = any(one.made_up for one in node.inputs)
         results = [ref() for _, _, ref, _ in node.made] + [ref() for _, ref in node.written]
         why = next((one.lost for one in node.inputs if one.lost is not None), None)
@@ -650,7 +693,7 @@ class Lineage:
                     one.lose(why or "it was not computed")
         node.release()
 
-    def compute(self, node):
+    def compute(self, node: Node) -> None:
         if node.func is None:
             for _, _, ref, _ in node.made:
                 value = ref()
@@ -658,6 +701,7 @@ class Lineage:
                     value.set(blank(value.size), self.budget)
             return
         flats = {id(value): value.flat for value in node.inputs}
+        old: Any
         for old, _ in node.written:
             if old is None:
                 raise LookupError("what was there before is not known")
@@ -672,7 +716,8 @@ class Lineage:
             value = ref()
             if value is None or not isinstance(out[index], Tensor):
                 continue
-            true = parts(out[index])[number]
+            pieces: Any = parts(out[index])
+            true = pieces[number]
             if true.shape != form.shape or true.dtype != form.dtype:
                 continue
             storage = true.untyped_storage()
@@ -689,7 +734,7 @@ class Lineage:
             if value is not None:
                 value.set(flat, self.budget)
 
-    def given(self, value, flats):
+    def given(self, value: Any, flats: dict[int, torch.Tensor | None]) -> Any:
         if isinstance(value, Slot):
             return value.tensor(flats[id(value.value)])
         if isinstance(value, Sparse):
@@ -705,17 +750,19 @@ class Lineage:
             return {key: self.given(one, flats) for key, one in value.items()}
         return value
 
-    def call(self, node, args, kwargs):
+    def call(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.draw is not None:
             return self.drawn(node, args, kwargs)
         substitute = SUBSTITUTES.get(node.func)
         return substitute(*args, **kwargs) if substitute else node.func(*args, **kwargs)
 
-    def drawn(self, node, args, kwargs):
+    def drawn(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Random numbers, as the card would have drawn them."""
         forms = [form for _, _, _, form in node.made]
         out = [torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta") for form in forms] or [args[0]]
-        result = self.draw(node.func, args, kwargs, out if len(out) > 1 else out[0], node.draw)
+        # Where a node draws, there is somebody to ask.
+        draw: Any = self.draw
+        result = draw(node.func, args, kwargs, out if len(out) > 1 else out[0], node.draw)
         if result is None:
             raise LookupError("random numbers of the card are not followed")
         if node.written:
@@ -723,7 +770,7 @@ class Lineage:
         return result
 
     @staticmethod
-    def cost(func, args, out):
+    def cost(func: Function, args: Sequence[Any], out: Any) -> float:
         """Seconds that it takes on the CPU, roughly."""
         elements = sum(one.numel() for one in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(one, Tensor))
         size = 0
@@ -742,7 +789,7 @@ class Lineage:
 
 
 @contextlib.contextmanager
-def alone():
+def alone() -> Iterator[None]:
     """Without modes, gradients, autocast and default devices: as the operation was when it was recorded."""
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -750,11 +797,11 @@ def alone():
         yield
 
 
-def _among(storage, flats):
+def _among(storage: torch.UntypedStorage, flats: dict[int, torch.Tensor | None]) -> bool:
     return any(flat is not None and flat.untyped_storage()._cdata == storage._cdata for flat in flats.values())
 
 
-def _lies_in_file(address):
+def _lies_in_file(address: int) -> bool:
     """Whether a private or read-only mapping of a file holds this address."""
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
         for line in maps:
@@ -765,18 +812,26 @@ def _lies_in_file(address):
     return False
 
 
-def _attention(query, key, value, bias=None, dropout=0.0, causal=False, scale=None):
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
     if dropout:
         raise LookupError("dropout inside of attention is not followed")
     out = torch.ops.aten._scaled_dot_product_attention_math.default(query, key, value, bias, 0.0, causal, scale=scale)
     return out if isinstance(out, Tensor) else out[0]
 
 
-def _substitutes():
+def _substitutes() -> dict[OpOverload, Function]:
     """What only CUDA has, by what the CPU has. Results that nobody reads are None."""
-    table = {}
+    table: dict[OpOverload, Function] = {}
 
-    def add(name, function):
+    def add(name: str, function: Function) -> None:
         table.update(dict.fromkeys(operations(name), function))
 
     add(

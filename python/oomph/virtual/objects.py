@@ -7,6 +7,8 @@ rank would send itself: stages of a pipeline tell each other the shapes of what 
 What was received, and what was not known, is written down: who starts the ranks runs those again that would receive something else by now.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import hashlib
@@ -16,6 +18,20 @@ import pickle
 import zlib
 from collections import Counter
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from torch.distributed import ProcessGroup
+
+    from .child import Run
+
+    # One of PyTorch's functions, with what it was given.
+    Call = Callable[[], Any]
+
 # Larger messages are not kept: what is sent once may be a whole model.
 LARGEST = 256 << 20
 
@@ -23,17 +39,17 @@ LARGEST = 256 << 20
 class Objects:
     """The functions of torch.distributed that take objects, for one rank."""
 
-    def __init__(self, torch, rank, run):
+    def __init__(self, torch: ModuleType, rank: int, run: Run) -> None:
         self.torch, self.rank, self.run = torch, rank, run
         # Of the ranks that have run, a folder each; and what this run sends.
         self.messages = run.task.get("messages") or os.path.join(run.task["folder"], "messages")
         self.folder = os.path.join(run.task["folder"], "sent")
         self.distributed = torch.distributed.distributed_c10d
-        self.counts = Counter()
-        self.last_sent = None
-        self.received = []
+        self.counts: Counter[tuple[str, int]] = Counter()
+        self.last_sent: bytes | None = None
+        self.received: list[dict[str, Any]] = []
 
-    def replace(self):
+    def replace(self) -> None:
         if not hasattr(self.distributed, "_tensor_to_object"):
             return
         for name in ("send_object_list", "recv_object_list", "broadcast_object_list", "scatter_object_list", "gather_object"):
@@ -43,11 +59,11 @@ class Objects:
                 setattr(self.distributed, name, ours)
                 setattr(self.torch.distributed, name, ours)
 
-    def around(self, original, ours):
+    def around(self, original: Callable[..., Any], ours: Callable[[Call, dict[str, Any], ProcessGroup], Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def called(*args, **kwargs):
+        def called(*args: Any, **kwargs: Any) -> Any:
             run = functools.partial(original, *args, **kwargs)
             try:
                 given = signature.bind(*args, **kwargs).arguments
@@ -62,7 +78,7 @@ class Objects:
 
     # -- what is kept
 
-    def name(self, kind, source, target, group):
+    def name(self, kind: str, source: int, target: int | str | None, group: ProcessGroup) -> str:
         """Of the next message of its kind between these two: by their places in the group, and how its ranks lie to each other."""
         ranks = self.distributed.get_process_group_ranks(group)
         place = lambda rank: ranks.index(rank) if rank in ranks else rank
@@ -72,7 +88,7 @@ class Objects:
         self.counts[key, ranks[0]] += 1
         return f"{key}-{self.counts[key, ranks[0]]}"
 
-    def keep(self, name, objects):
+    def keep(self, name: str, objects: Iterable[Any]) -> bytes | None:
         kept = pickle.dumps(list(objects))
         if len(kept) > LARGEST:
             self.note(f"rank {self.rank} sends objects of {len(kept) >> 20} MiB: the others do not get them")
@@ -85,7 +101,7 @@ class Objects:
             self.note(f"what rank {self.rank} sends could not be kept for the others: {error.strerror}")
         return kept
 
-    def found(self, name, source):
+    def found(self, name: str, source: int) -> str | None:
         """The file of a message: of its sender, or of one in the same place of another group."""
         with contextlib.suppress(OSError):
             ranks = sorted((int(one) for one in os.listdir(self.messages) if one.isdigit()), key=lambda rank: (rank != source, rank))
@@ -96,7 +112,7 @@ class Objects:
                         return os.path.join(folder, one)
         return None
 
-    def kept(self, name, source, otherwise, waits=True):
+    def kept(self, name: str, source: int, otherwise: bytes | list[Any], waits: bool = True) -> Any:
         """What was sent, or a copy of what there is instead."""
         file, objects = self.found(name, source), None
         if file is not None:
@@ -118,18 +134,18 @@ class Objects:
             self.note(f"what rank {source} sends to rank {self.rank} is not known: it was taken to be what rank {self.rank} has")
         return pickle.loads(otherwise) if isinstance(otherwise, bytes) else pickle.loads(pickle.dumps(otherwise))
 
-    def note(self, text):
+    def note(self, text: str) -> None:
         if text not in self.run.facts["notes"]:
             self.run.facts["notes"].append(text)
 
-    def global_rank(self, rank, of_group, group):
+    def global_rank(self, rank: int | None, of_group: int | None, group: ProcessGroup) -> int | None:
         """A rank of the world, given as such or as one of the group."""
         if rank is not None or of_group is None:
             return rank
         return self.distributed.get_global_rank(group, of_group)
 
     @contextlib.contextmanager
-    def delivering(self, objects, **numbers):
+    def delivering(self, objects: Iterable[Any], **numbers: Iterable[Any]) -> Iterator[None]:
         """PyTorch receives objects: calls of functions that are named fill in these numbers, in their order, and what was received are these objects."""
         left = iter(objects)
         replaced = {"_tensor_to_object": lambda *args, **kwargs: next(left)}
@@ -144,8 +160,8 @@ class Objects:
             for name, value in before.items():
                 setattr(self.distributed, name, value)
 
-    def filling(self, original, values):
-        def filled(given, *args, **kwargs):
+    def filling(self, original: Callable[..., Any], values: list[Any]) -> Callable[..., Any]:
+        def filled(given: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(given, *args, **kwargs)
             value = values.pop(0) if values else None
             if value is not None:
@@ -159,13 +175,13 @@ class Objects:
 
     # -- the functions: how PyTorch is run, what it was given, and the group
 
-    def send_object_list(self, run, given, group):
+    def send_object_list(self, run: Call, given: dict[str, Any], group: ProcessGroup) -> Any:
         result = run()
         target = self.global_rank(given.get("dst"), given.get("group_dst"), group)
         self.last_sent = self.keep(self.name("sent", self.rank, target, group), given["object_list"])
         return result
 
-    def recv_object_list(self, run, given, group):
+    def recv_object_list(self, run: Call, given: dict[str, Any], group: ProcessGroup) -> Any:
         source, wanted = self.global_rank(given.get("src"), given.get("group_src"), group), given["object_list"]
         if source is None:
             return run()
@@ -175,7 +191,7 @@ class Objects:
         with self.delivering(objects, recv=[sizes], batch_isend_irecv=[sizes]):
             return run()
 
-    def broadcast_object_list(self, run, given, group):
+    def broadcast_object_list(self, run: Call, given: dict[str, Any], group: ProcessGroup) -> None:
         source = self.global_rank(given.get("src"), given.get("group_src"), group) or 0
         name = self.name("broadcast", source, "all", group)
         if source == self.rank:
@@ -186,7 +202,7 @@ class Objects:
         with self.delivering(objects, broadcast=[self.sizes(objects)]):
             run()
 
-    def scatter_object_list(self, run, given, group):
+    def scatter_object_list(self, run: Call, given: dict[str, Any], group: ProcessGroup) -> None:
         source = self.global_rank(given.get("src"), given.get("group_src"), group) or 0
         name, place = self.name("scattered", source, "all", group), group.rank()
         if source == self.rank:
@@ -200,7 +216,7 @@ class Objects:
         with self.delivering([objects[place]], broadcast=[max(sizes)], scatter=[None, sizes[place]]):
             run()
 
-    def gather_object(self, run, given, group):
+    def gather_object(self, run: Call, given: dict[str, Any], group: ProcessGroup) -> Any:
         target = self.global_rank(given.get("dst"), given.get("group_dst"), group) or 0
         mine = pickle.dumps([given["obj"]])
         self.keep(self.name("gathered", self.rank, target, group), [given["obj"]])
@@ -213,5 +229,5 @@ class Objects:
         with self.delivering(objects, all_gather=[self.sizes(objects)]):
             return run()
 
-    def sizes(self, objects):
+    def sizes(self, objects: Iterable[Any]) -> list[int]:
         return [len(pickle.dumps(one)) for one in objects]

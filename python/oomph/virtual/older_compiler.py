@@ -3,14 +3,22 @@
 Newer ones ask the mode (``ignore_compile_internals``). What compiled code does is seen as with them.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, Any
 
 from torch.utils import _python_dispatch
 
 from .imports import after_import
 
+if TYPE_CHECKING:
+    from torch._dynamo.guards import CheckFunctionManager
 
-def let_it_compile(mode):
+    from .values import Values
+
+
+def let_it_compile(mode: Values) -> None:
     """The mode is on."""
     if hasattr(_python_dispatch.TorchDispatchMode, "ignore_compile_internals"):
         return
@@ -20,13 +28,13 @@ def let_it_compile(mode):
     after_import("torch._dynamo.guards", lambda module: _guard_as_run(module.CheckFunctionManager, mode))
 
 
-def _guard_as_run(manager, mode):
+def _guard_as_run(manager: type[CheckFunctionManager], mode: Values) -> None:
     """Guards remember whether a mode was on when they were made, for it changes how tensors are dispatched. They are made with all modes off, and are
     asked with this one on: nothing would be found again, and all be compiled anew."""
     make = manager.__init__
 
     @functools.wraps(make)
-    def made(self, *args, **kwargs):
+    def made(self: CheckFunctionManager, *args: Any, **kwargs: Any) -> None:
         if _python_dispatch._len_torch_dispatch_stack():
             return make(self, *args, **kwargs)
         _python_dispatch._push_mode(mode)

@@ -1,5 +1,7 @@
 """Tracebacks as they would be if oomph were not there. The recorder leaves the same frames out of stacks (``stacks.rs`` of the crate ``oomph-record``)."""
 
+from __future__ import annotations
+
 import os
 import traceback
 
@@ -10,11 +12,11 @@ _STARTER = "<string>"
 _AROUND_MODES = ("/torch/_dynamo/eval_frame.py", "/torch/_compile.py", "/torch/utils/_python_dispatch.py")
 
 
-def is_own(frame):
+def is_own(frame: traceback.FrameSummary) -> bool:
     return frame.filename.startswith(_HERE + os.sep)
 
 
-def without_own(frames):
+def without_own(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """Frames of a traceback, outermost first."""
     # Wrapped around an optimizer's own step: what is further in is the optimizer's.
     frames = [frame for frame in frames if not (frame.name == "stepping" and is_own(frame))]
@@ -28,9 +30,10 @@ def without_own(frames):
     return frames[:end]
 
 
-def formatted(error):
+def formatted(error: BaseException) -> str:
     """The traceback of an error, and of those that it came of."""
-    formatted = one = traceback.TracebackException.from_exception(error)
+    formatted = traceback.TracebackException.from_exception(error)
+    one: traceback.TracebackException | None = formatted
     while one is not None:
         one.stack = traceback.StackSummary.from_list(without_own(list(one.stack)))
         one = one.__cause__ or one.__context__

@@ -5,6 +5,8 @@ soon, by the program's own code; nothing is saved, and no file of before is writ
 enough, ``child`` is asked to stop the program.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import io
@@ -17,6 +19,23 @@ import weakref
 
 from .imports import after_import
 from .library_code import is_installed, is_torch
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any, NoReturn
+
+    from torch.nn import Module
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+    from .child import Run
+
+    # File, line and function.
+    Place = tuple[str, int, str]
+    Line = tuple[CodeType, int]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Seconds after the wanted steps: as many times what those took, but within these.
@@ -39,18 +58,18 @@ class CutShort(StopIteration):
 class Rising:
     """Allocated bytes at the end of each turn of a loop."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.turns = 0
-        self.last = None
-        self.rises = []
+        self.last: int | None = None
+        self.rises: list[int] = []
 
-    def add(self, allocated):
+    def add(self, allocated: int) -> None:
         self.turns += 1
         if self.last is not None:
             self.rises = [*self.rises, allocated - self.last][1 - TELLING :]
         self.last = allocated
 
-    def by(self):
+    def by(self) -> int:
         """How much a turn adds, where the last ones all did; else 0."""
         if len(self.rises) < TELLING - 1 or min(self.rises) <= 0:
             return 0
@@ -60,31 +79,33 @@ class Rising:
 class Phases:
     """What comes after the wanted steps of one program."""
 
-    def __init__(self, run, torch):
+    def __init__(self, run: Run, torch: ModuleType) -> None:
         self.run, self.torch = run, torch
         self.until = run.task.get("until", "steps")
-        self.reached = []
+        self.reached: list[str] = []
         self.cut = 0
-        self.began = None
+        self.began: float | None = None
         self.started = time.time()
-        self.doing = None
+        self.doing: str | None = None
         self.more_steps = self.epochs = self.depth = 0
         # Lines that call a model without gradients: between the last steps, the ones before, and those of the training itself.
-        self.lines, self.lines_before, self.part_of_training = set(), set(), set()
+        self.lines: set[Line] = set()
+        self.lines_before: set[Line] = set()
+        self.part_of_training: set[Line] = set()
         self.loader_ended = self.loader_began = False
-        self.loops = weakref.WeakKeyDictionary()
-        self.loop = None
+        self.loops: weakref.WeakKeyDictionary[_BaseDataLoaderIter, Rising] = weakref.WeakKeyDictionary()
+        self.loop: tuple[Rising, int | None, Place, str] | None = None
         self.steps, self.forwards = Rising(), Rising()
-        self.hastened = set()
+        self.hastened: set[str] = set()
         self.frameworks()
 
     # -- the beginning
 
-    def reach(self, phase):
+    def reach(self, phase: str) -> None:
         if phase not in self.reached:
             self.reached.append(phase)
 
-    def begin(self):
+    def begin(self) -> None:
         """The wanted steps are done."""
         took = time.time() - self.started
         self.began = time.time()
@@ -96,28 +117,28 @@ class Phases:
         if self.until != "end":
             threading.Thread(target=self.wait, daemon=True).start()
 
-    def wait(self):
+    def wait(self) -> None:
         """A program that comes by nothing that is watched is left from outside."""
         time.sleep(self.limit + GRACE)
         if not self.run.stopped:
             self.note_limit()
             self.run.leave_it()
 
-    def over(self):
+    def over(self) -> bool:
         return self.began is not None and time.time() - self.began > self.limit
 
-    def stop_if_over(self):
+    def stop_if_over(self) -> None:
         if self.over():
             self.note_limit()
             self.run.stop()
 
-    def stop_because(self, why):
+    def stop_because(self, why: str) -> NoReturn:
         self.run.facts["notes"].append(why)
         self.run.stop()
 
     # -- steps
 
-    def after_step(self):
+    def after_step(self) -> bool:
         """One more step of an optimizer. Whether that is enough."""
         self.more_steps += 1
         self.doing = "training"
@@ -142,7 +163,7 @@ class Phases:
         self.stop_if_over()
         return False
 
-    def after_inference(self, place):
+    def after_inference(self, place: Place) -> bool:
         """One more forward of a program that does not train. Whether that is enough."""
         self.doing = "inference"
         self.forwards.add(self.torch.cuda.memory_allocated())
@@ -152,7 +173,7 @@ class Phases:
         self.stop_if_over()
         return self.forwards.turns >= MORE_STEPS * self.run.task["steps"] and not self.forwards.by()
 
-    def finish(self):
+    def finish(self) -> None:
         """The program is over, or is left: what it did last counts."""
         if self.run.facts["steps"] and self.lines - self.part_of_training:
             self.reach("validation")
@@ -160,14 +181,14 @@ class Phases:
 
     # -- models
 
-    def watch_models(self):
+    def watch_models(self) -> None:
         """Forwards of whole models without gradients are validation. Hooks would disturb a compiled model: there, the switch to it is."""
         torch = self.torch
         if self.run.compiled:
             train = torch.nn.Module.train
 
             @functools.wraps(train)
-            def switched(module, mode=True):
+            def switched(module: Module, mode: bool = True) -> Module:
                 if not mode:
                     self.note_line(sys._getframe(1))
                 return train(module, mode)
@@ -178,17 +199,17 @@ class Phases:
         hooks.register_module_forward_pre_hook(self.before_forward)
         hooks.register_module_forward_hook(self.after_forward, always_call=True)
 
-    def before_forward(self, module, args):
+    def before_forward(self, module: Module, args: tuple[Any, ...]) -> None:
         if self.depth == 0:
             self.stop_if_over()
             if not module.training or not self.torch.is_grad_enabled():
                 self.note_line(sys._getframe(1))
         self.depth += 1
 
-    def after_forward(self, module, args, output):
+    def after_forward(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
         self.depth = max(0, self.depth - 1)
 
-    def note_line(self, frame):
+    def note_line(self, frame: FrameType | None) -> None:
         while frame is not None and (is_torch(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_HERE)):
             frame = frame.f_back
         if frame is not None:
@@ -199,14 +220,14 @@ class Phases:
 
     # -- loops over data
 
-    def cut_loaders(self):
+    def cut_loaders(self) -> None:
         """Loops over data loaders that run now end, and later ones after some batches, unless memory rises in them."""
         from torch.utils.data import dataloader
 
         following = dataloader._BaseDataLoaderIter.__next__
 
         @functools.wraps(following)
-        def __next__(iterator):
+        def __next__(iterator: _BaseDataLoaderIter) -> Any:
             if self.is_enough(iterator):
                 self.cut += self.remaining(iterator) != 0
                 self.loader_ended = True
@@ -219,7 +240,7 @@ class Phases:
 
         dataloader._BaseDataLoaderIter.__next__ = __next__
 
-    def is_enough(self, iterator):
+    def is_enough(self, iterator: _BaseDataLoaderIter) -> bool:
         """Before a batch is drawn: whether the loop has had enough of them."""
         loop = self.loops.get(iterator)
         if iterator._num_yielded == 0 or loop is None:
@@ -237,14 +258,16 @@ class Phases:
         return True
 
     @staticmethod
-    def remaining(iterator):
+    def remaining(iterator: _BaseDataLoaderIter) -> int | None:
         with contextlib.suppress(Exception):
             return max(0, len(iterator) - iterator._num_yielded)
+        return None
 
     @staticmethod
-    def place():
+    def place() -> Place:
         """The line of the program that is running."""
-        frame = last = sys._getframe(1)
+        last = sys._getframe(1)
+        frame: FrameType | None = last
         while frame is not None:
             name = frame.f_code.co_filename
             if not is_installed(name) and not is_torch(name) and not name.startswith((_HERE, "<")):
@@ -253,7 +276,7 @@ class Phases:
         frame = frame or last
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
-    def note_limit(self):
+    def note_limit(self) -> None:
         """The time is over. Where memory still rises, that is what may make the answer wrong."""
         loop, remaining, (file, line, function), turn = self.loop or (self.steps, None, self.place(), "step")
         by = loop.by()
@@ -280,12 +303,13 @@ class Phases:
 
     # -- files
 
-    def watch_saves(self):
+    def watch_saves(self) -> None:
         """A save takes no memory of the card, and what it would write are not the weights: it is noted and left out."""
-        torch, save = self.torch, self.torch.save
+        torch: Any = self.torch
+        save = torch.save
 
         @functools.wraps(save)
-        def saved(obj, f, *args, **kwargs):
+        def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
             self.reach("save")
             # In memory, it may be read again. Nothing is decided by what is copied for it.
             if isinstance(f, io.BytesIO):
@@ -298,7 +322,7 @@ class Phases:
 
         torch.save = torch.serialization.save = saved
 
-    def leave_saves_out(self, module):
+    def leave_saves_out(self, module: ModuleType) -> None:
         """The same for safetensors, from the start: others import the function by its name."""
         for name in ("save_file", "save_model"):
             save = getattr(module, name, None)
@@ -306,14 +330,14 @@ class Phases:
                 continue
 
             @functools.wraps(save)
-            def saved(*args, save=save, **kwargs):
+            def saved(*args: Any, save: Callable[..., Any] = save, **kwargs: Any) -> Any:
                 if self.began is None:
                     return save(*args, **kwargs)
                 self.reach("save")
 
             setattr(module, name, saved)
 
-    def before_file(self, event, args):
+    def before_file(self, event: str, args: tuple[Any, ...]) -> None:
         """Stops the program before a file or folder of before is written over or deleted."""
         if self.run.stopped or self.run.written:
             return
@@ -339,7 +363,7 @@ class Phases:
 
     # -- frameworks that count batches instead of waiting for the end of their loader
 
-    def frameworks(self):
+    def frameworks(self) -> None:
         if self.until == "steps":
             return
         after_import("safetensors.torch", self.leave_saves_out)
@@ -347,20 +371,20 @@ class Phases:
         for name in ("lightning.pytorch", "pytorch_lightning"):
             after_import(f"{name}.loops.training_epoch_loop", self.hasten_lightning)
 
-    def hasten(self, what):
+    def hasten(self, what: str) -> bool:
         """Whether it is time for it: once, after the wanted steps. What comes after every step counts as a part of it."""
         due = self.began is not None and what not in self.hastened
         if due:
             self.hastened.add(what)
         return due
 
-    def hasten_trainer(self, module):
+    def hasten_trainer(self, module: ModuleType) -> None:
         """Evaluates and saves after the wanted steps, where that is asked for after some number of them."""
         flow = module.DefaultFlowCallback
         on_step_end = flow.on_step_end
 
         @functools.wraps(on_step_end)
-        def hastened(callback, args, state, control, **kwargs):
+        def hastened(callback: TrainerCallback, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
             control = on_step_end(callback, args, state, control, **kwargs)
             strategies = getattr(args, "eval_strategy", None), getattr(args, "save_strategy", None)
             evaluates, saves = (str(getattr(strategy, "value", strategy)) == "steps" for strategy in strategies)
@@ -372,13 +396,13 @@ class Phases:
 
         flow.on_step_end = hastened
 
-    def hasten_lightning(self, module):
+    def hasten_lightning(self, module: ModuleType) -> None:
         """Validates after the wanted steps, in an epoch that validates."""
         loop = module._TrainingEpochLoop
         should = loop._should_check_val_fx
 
         @functools.wraps(should)
-        def hastened(epoch, *args, **kwargs):
+        def hastened(epoch: Any, *args: Any, **kwargs: Any) -> bool:
             return (epoch._should_check_val_epoch() and self.hasten("evaluate")) or should(epoch, *args, **kwargs)
 
         loop._should_check_val_fx = hastened

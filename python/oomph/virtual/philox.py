@@ -10,10 +10,32 @@ docs/measured/philox.md has the differences.
 Boundary: numbers only. Who draws, when, and where the values go is the caller's; nothing here touches a device.
 """
 
+from __future__ import annotations
+
 import math
 import struct
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
+
+    from torch._ops import OpOverload
+
+    # By argument of an operation; what a kernel makes of numbers; what a distribution draws, by the arguments and what it draws into.
+    Named = dict[str, Any]
+    Transform = Callable[[torch.Tensor], torch.Tensor]
+    Distribution = Callable[["_Card", Named, Any], Any]
+
+    class Sample(Protocol):
+        """What a call of cuRAND gives: ``values`` of them at most."""
+
+        values: int
+
+        def __call__(self, words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]: ...
+
 
 Tensor = torch.Tensor
 
@@ -24,18 +46,27 @@ _CHUNK = (1 << 15) - 256  # threads computed at a time: they fit into a core's c
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
-def state(generator):
+def state(generator: torch.Generator) -> tuple[int, int]:
     """The seed and the offset of a CUDA generator (``torch.cuda.default_generators[index]``, or the one an operation is given)."""
     return struct.unpack("<QQ", bytes(generator.get_state().tolist()))
 
 
-def follows(func):
+def follows(func: OpOverload) -> bool:
     """Whether ``draw`` may give something for this operation."""
     return func.namespace == "aten" and _name(func) in _OPERATIONS
 
 
 @torch.no_grad()
-def draw(func, args, kwargs, out, seed, offset, multiprocessors, threads_per_multiprocessor):
+def draw(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    out: Any,
+    seed: int,
+    offset: int,
+    multiprocessors: int,
+    threads_per_multiprocessor: int,
+) -> Any:
     """What the card would have drawn into ``out``, as a CPU tensor of its shape and dtype; None where the kernels are not followed.
 
     ``out`` is what the operation returned or wrote into: its shape, strides and dtype are read, not its data. ``seed`` and
@@ -56,22 +87,22 @@ def draw(func, args, kwargs, out, seed, offset, multiprocessors, threads_per_mul
     return _OPERATIONS[_name(func)](card, named, out)
 
 
-def _name(func):
+def _name(func: OpOverload) -> str:
     return func._schema.name.partition("::")[2].rstrip("_")
 
 
 class _Card:
     """A generator's seed and offset, and how many blocks of threads run at once."""
 
-    def __init__(self, seed, offset, blocks):
+    def __init__(self, seed: int, offset: int, blocks: int) -> None:
         self.seed, self.offset, self.blocks = seed, offset, blocks
         self.keys = [((seed + turn * 0x9E3779B9) & _LOW, ((seed >> 32) + turn * 0xBB67AE85) & _LOW) for turn in range(10)]
         self.buffers = torch._VF.empty(6, _CHUNK, dtype=torch.int64, device="cpu").unbind()
 
-    def threads(self, numel):
+    def threads(self, numel: int) -> int:
         return _BLOCK * max(1, min(self.blocks, -(-numel // _BLOCK)))
 
-    def words(self, call, start, stop):
+    def words(self, call: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The four words of 32 bits that ``curand4`` gives to each of these threads at its ``call``-th call, until the next of this."""
         a, b, c, d, e, f = (buffer[: stop - start] for buffer in self.buffers)
         (key_a, key_c), (next_a, next_c), *keys = self.keys
@@ -92,7 +123,7 @@ class _Card:
             a, b, c, d, e, f = b, f, d, e, a, c
         return a, b.bitwise_and_(_LOW), c, d.bitwise_and_(_LOW)
 
-    def in_turns(self, numel, dtype, sample, transform):
+    def in_turns(self, numel: int, dtype: torch.dtype, sample: Sample, transform: Transform) -> torch.Tensor:
         """``distribution_elementwise_grid_stride_kernel``: the first value of a call to all threads, then the second."""
         flat = torch._VF.empty(numel, dtype=dtype, device="cpu")
         threads = self.threads(numel)
@@ -105,7 +136,7 @@ class _Card:
                     part.copy_(transform(value[: len(part)]))
         return flat
 
-    def in_vectors(self, numel, size, limit):
+    def in_vectors(self, numel: int, size: int, limit: torch.Tensor) -> torch.Tensor:
         """``fused_dropout_kernel_vec``: whether numbers are below the limit; a thread writes ``size`` neighbours at a time."""
         flat = torch._VF.empty(numel // size, size, dtype=torch.bool, device="cpu")
         threads, calls = self.threads(numel), -(-size // 4)
@@ -119,47 +150,47 @@ class _Card:
         return flat.view(-1)
 
 
-def _values(number):
+def _values(number: int) -> Callable[[Any], Sample]:
     """How many values a call of cuRAND gives; the function makes as many of them as are wanted."""
 
-    def mark(sample):
+    def mark(sample: Any) -> Sample:
         sample.values = number
         return sample
 
     return mark
 
 
-def _real(word):
+def _real(word: torch.Tensor) -> torch.Tensor:
     """``_curand_uniform``: in (0, 1]."""
     return word.to(torch.float32).mul_(2.0**-32).add_(2.0**-33)
 
 
-def _real_double(low, high):
+def _real_double(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     return (low ^ (high << 21)).to(torch.float64).mul_(2.0**-53).add_(2.0**-54)
 
 
 @_values(4)
-def _bits(words, wanted):
+def _bits(words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]:
     return words[:wanted]
 
 
 @_values(2)
-def _wide_bits(words, wanted):
+def _wide_bits(words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]:
     return [words[2 * turn] << 32 | words[2 * turn + 1] for turn in range(wanted)]
 
 
 @_values(4)
-def _uniforms(words, wanted):
+def _uniforms(words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]:
     return [_real(word) for word in words[:wanted]]
 
 
 @_values(2)
-def _uniforms_double(words, wanted):
+def _uniforms_double(words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]:
     return [_real_double(words[2 * turn], words[2 * turn + 1]) for turn in range(wanted)]
 
 
 @_values(4)
-def _normals(words, wanted):
+def _normals(words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]:
     """Box and Muller's, two at a time. The step of the angle is a product of floats in cuRAND."""
     values, step = [], 2.0**-32 * 6.2831854820251465
     for pair in range(0, wanted, 2):
@@ -170,7 +201,7 @@ def _normals(words, wanted):
 
 
 @_values(2)
-def _normals_double(words, wanted):
+def _normals_double(words: Sequence[torch.Tensor], wanted: int) -> Sequence[torch.Tensor]:
     radius = _real_double(words[0], words[1]).log_().mul_(-2.0).sqrt_()
     turn = _real_double(words[2], words[3]) * 2
     # Whole quarters are taken off first, which is exact: sines near zero keep their digits, as with CUDA's sincospi.
@@ -182,7 +213,7 @@ def _normals_double(words, wanted):
     return [radius * wave for wave in waves[:wanted]]
 
 
-def _multiply_add(values, factor, summand):
+def _multiply_add(values: torch.Tensor, factor: float, summand: float) -> torch.Tensor:
     """``values * factor + summand`` in one rounding, as a card does it. The scalars are numbers of the values' dtype."""
     if (factor, summand) == (1, 0):
         return values
@@ -203,7 +234,7 @@ def _multiply_add(values, factor, summand):
     return total.to(torch.float32)
 
 
-def _layout(tensor):
+def _layout(tensor: torch.Tensor) -> tuple[list[int], int] | None:
     """The dimensions in TensorIterator's order, from the widest stride to the narrowest, and how many elements lie from the first
     to the last; None where elements overlap."""
     order, extent = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)), 1
@@ -215,11 +246,11 @@ def _layout(tensor):
     return order, extent
 
 
-def _placed(flat, out, order):
+def _placed(flat: torch.Tensor, out: torch.Tensor, order: list[int]) -> torch.Tensor:
     return flat.view([out.size(dim) for dim in order]).permute(sorted(range(len(order)), key=order.__getitem__))
 
 
-def _fill(card, out, sample, transform):
+def _fill(card: _Card, out: torch.Tensor, sample: Sample, transform: Transform) -> torch.Tensor | None:
     """A distribution kernel over ``out``; None where its bytes are so far apart that PyTorch launches several."""
     layout = _layout(out)
     if layout is None or (layout[1] - 1) * out.element_size() >= (1 << 31) - 1:
@@ -227,11 +258,11 @@ def _fill(card, out, sample, transform):
     return _placed(card.in_turns(out.numel(), out.dtype, sample, transform), out, layout[0])
 
 
-def _fill_uniform(card, out, transform):
+def _fill_uniform(card: _Card, out: torch.Tensor, transform: Transform) -> torch.Tensor | None:
     return _fill(card, out, _uniforms_double if out.dtype == torch.float64 else _uniforms, transform)
 
 
-def _fill_normal(card, out, mean, deviation, transform=lambda values: values):
+def _fill_normal(card: _Card, out: torch.Tensor, mean: float, deviation: float, transform: Transform = lambda values: values) -> torch.Tensor | None:
     """A complex tensor is filled as one of its real and imaginary parts, as in ``_uniform``."""
     if out.is_complex():
         return _joined(_fill_normal(card, _parts(out), mean, deviation / math.sqrt(2)))
@@ -240,37 +271,37 @@ def _fill_normal(card, out, mean, deviation, transform=lambda values: values):
     return _fill(card, out, sample, lambda values: transform(_multiply_add(values, deviation, mean)))
 
 
-def _parts(out):
+def _parts(out: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device="meta"))
 
 
-def _joined(parts):
+def _joined(parts: torch.Tensor | None) -> torch.Tensor | None:
     return None if parts is None else torch.view_as_complex(parts.contiguous())
 
 
-def _computed(out):
+def _computed(out: torch.Tensor) -> torch.dtype:
     """The dtype that kernels compute in."""
     return torch.float64 if out.dtype == torch.float64 else torch.float32
 
 
-def _scalar(value, out):
+def _scalar(value: float, out: torch.Tensor) -> float:
     return torch._VF.tensor(value, dtype=_computed(out), device="cpu").item()
 
 
-def _uniform(card, named, out):
+def _uniform(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     if out.is_complex():
         return _joined(_uniform(card, named, _parts(out)))
     low, high = (torch._VF.tensor(named.get(name, usual), dtype=out.dtype, device="cpu") for name, usual in (("from", 0.0), ("to", 1.0)))
     width = (high - low).item()
 
-    def transform(values):
+    def transform(values: torch.Tensor) -> torch.Tensor:
         values = _multiply_add(values, width, low.item()).to(out.dtype)
         return values.masked_fill_(values == high, low)
 
     return _fill_uniform(card, out, transform)
 
 
-def _normal(card, named, out):
+def _normal(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     mean, deviation = named.get("mean", 0.0), named.get("std", 1.0)
     if not isinstance(mean, Tensor) and not isinstance(deviation, Tensor):
         return _fill_normal(card, out, mean, deviation)
@@ -282,26 +313,26 @@ def _normal(card, named, out):
     return None if values is None else values.add_(mean)
 
 
-def _exponential(card, named, out):
+def _exponential(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     rate = -1.0 / torch._VF.tensor(named.get("lambd", 1.0), dtype=_computed(out), device="cpu")
     least = -torch.finfo(_computed(out)).eps / 2
     return _fill_uniform(card, out, lambda values: values.log().masked_fill_(values >= 1.0 + least, least).mul_(rate))
 
 
-def _cauchy(card, named, out):
+def _cauchy(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     median, sigma, pi = (_scalar(value, out) for value in (named["median"], named["sigma"], math.pi))
     edge = 0.0 if out.dtype == torch.float64 else torch.finfo(torch.float32).eps
     clipped = lambda values: values.clamp_(edge, 1.0 - edge)
     return _fill_uniform(card, out, lambda values: clipped(values).sub_(0.5).mul_(pi).tan_().mul_(sigma).add_(median))
 
 
-def _geometric(card, named, out):
+def _geometric(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     missed = torch.log1p(-torch._VF.tensor(named["p"], dtype=_computed(out), device="cpu"))
     return _fill_uniform(card, out, lambda values: values.log_().div_(missed).ceil_())
 
 
-def _bernoulli(card, named, out):
-    probability = named.get("p", named.get("self"))
+def _bernoulli(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
+    probability: Any = named.get("p", named.get("self"))
     if not isinstance(probability, Tensor):
         limit = _scalar(probability, out)
         return _fill_uniform(card, out, lambda values: values < limit)
@@ -318,9 +349,10 @@ def _bernoulli(card, named, out):
     return flat.view(out.shape)
 
 
-def _integers(card, named, out):
+def _integers(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     """``random_`` and ``randint``, in all their forms."""
-    low, high = named.get("from", named.get("low", 0)), named.get("to", named.get("high"))
+    low: Any = named.get("from", named.get("low", 0))
+    high: Any = named.get("to", named.get("high"))
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
     digits = _DIGITS.get(out.dtype)
@@ -337,14 +369,14 @@ def _integers(card, named, out):
     return _fill(card, out, _sample_below(span, out.dtype), lambda bits: _modulo(bits, span).add_(low))
 
 
-def _sample_below(span, dtype):
+def _sample_below(span: int, dtype: torch.dtype) -> Sample:
     """Since 2.7, 64 bits are drawn where a remainder of 32 would favour small numbers."""
     if _VERSION >= (2, 7):
         return _wide_bits if span >= 1 << 28 else _bits
     return _wide_bits if span >= 1 << 32 and dtype in (torch.int64, *_DIGITS) and dtype != torch.float16 else _bits
 
 
-def _modulo(bits, span):
+def _modulo(bits: torch.Tensor, span: int) -> torch.Tensor:
     """The remainder of numbers without a sign. PyTorch's have one: the upper half of the numbers of 64 bits is negative."""
     if span & (span - 1) == 0:
         return bits & (span - 1)
@@ -355,7 +387,7 @@ def _modulo(bits, span):
     return torch.where(bits >= 0, rest, torch.where(rest >= span - lack, rest - (span - lack), rest + lack))
 
 
-def _permutation(card, named, out):
+def _permutation(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor:
     """``randperm``: indices sorted by random keys of as many bits as make equal ones rare; those are shuffled once more."""
     number = named["n"]
     bits = min(64, math.ceil(math.log2(number - (6.0 * number * number + 1) / (math.log(0.9) * 12))))
@@ -374,11 +406,13 @@ def _permutation(card, named, out):
     return order.to(out.dtype)
 
 
-def _dropout(card, named, out):
+def _dropout(card: _Card, named: Named, out: tuple[torch.Tensor, torch.Tensor]) -> tuple[None, torch.Tensor]:
     source, mask, probability = named["input"], out[1], named["p"]
     if named["train"] is False or probability == 1 or mask.numel() == 0:
         return None, torch._VF.full(mask.shape, named["train"] is False, dtype=mask.dtype, device="cpu")
-    layout, neighbours = _layout(source), 1
+    # None leaves one neighbour, and is not looked into.
+    layout: Any = _layout(source)
+    neighbours = 1
     limit = torch._VF.tensor([1.0 - probability], dtype=_computed(source), device="cpu")  # not a scalar, which would take the numbers' dtype
     if layout is not None and layout[1] == source.numel():
         # As many as begin where a vector of them may, and as 16 bytes hold; before 2.7, four at most.
@@ -393,7 +427,7 @@ def _dropout(card, named, out):
     return None, _placed(card.in_vectors(mask.numel(), neighbours, limit), mask, layout[0])
 
 
-def _multinomial(card, named, out):
+def _multinomial(card: _Card, named: Named, out: torch.Tensor) -> torch.Tensor | None:
     """Without replacement, or of one: where weights are largest after a division by exponential numbers."""
     weights = named["self"]
     if weights.device.type != "cpu" or (named["replacement"] and named["num_samples"] != 1):
@@ -402,7 +436,7 @@ def _multinomial(card, named, out):
     return None if noise is None else (weights / noise).topk(named["num_samples"], -1).indices
 
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Distribution] = {
     "bernoulli": _bernoulli,
     "cauchy": _cauchy,
     "exponential": _exponential,

@@ -6,6 +6,8 @@ gathers, what it keeps until a collective is done) is what it would allocate amo
 fake one. What a program would start as processes, one a GPU, is called here as that rank.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import hashlib
@@ -15,6 +17,23 @@ import time
 
 from .imports import after_import
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import timedelta
+    from types import ModuleType
+    from typing import Any
+
+    from torch.distributed import ProcessGroup, Store
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from .child import Run
+
+    # How many ranks there are, which this is, and how many of them a machine has: size, rank, per_node.
+    World = dict[str, int]
+
 # PyTorch's watchdog looks this often for collectives that are done; the next collective then frees what they held.
 WATCHDOG_SECONDS = 0.1
 # DistributedDataParallel makes its buckets anew after the first step, and holds the same ones from then on.
@@ -23,7 +42,7 @@ STEPS_WITH_NEW_BUCKETS = 3
 _ANY_COLOR = -1
 
 
-def announce(world):
+def announce(world: World) -> None:
     """The variables that torchrun would have set."""
     rank, size, cards = world["rank"], world["size"], world["per_node"]
     numbers = {
@@ -40,7 +59,7 @@ def announce(world):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", ROLE_NAME="default", TORCHELASTIC_RUN_ID="oomph")
 
 
-def prepare(torch, world, run):
+def prepare(torch: ModuleType, world: World, run: Run) -> None:
     """Makes torch.distributed believe in the other ranks. ``world``: how many there are, and which this is."""
     import torch.distributed as distributed
 
@@ -53,53 +72,53 @@ def prepare(torch, world, run):
     class Everyone(distributed.Store):
         """A store in which all others have answered."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
-            self.values = {}
+            self.values: dict[str, bytes] = {}
             # Of each group, how many ranks it has, and how many of them are on this machine.
-            self.groups = {}
+            self.groups: dict[str, tuple[int, int]] = {}
 
-        def set(self, key, value):
+        def set(self, key: str, value: str | bytes) -> None:
             self.announce(key)
             self.values[key] = value.encode() if isinstance(value, str) else bytes(value)
 
-        def get(self, key):
+        def get(self, key: str) -> bytes:
             # The id of a communicator is all that a rank waits for.
             self.announce(key)
             return self.values.get(key, b"o" * 128)
 
-        def announce(self, key):
+        def announce(self, key: str) -> None:
             """Of the group that asks, a communicator may be made next, which itself says only how many they are."""
             for part in key.split("/"):
                 if part in self.groups:
                     run.library.oomph_nccl_group(*self.groups[part])
 
-        def add(self, key, amount):
+        def add(self, key: str, amount: int) -> int:
             return size
 
-        def compare_set(self, key, expected, desired):
+        def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
             self.set(key, desired)
             return self.values[key]
 
-        def check(self, keys):
+        def check(self, keys: list[str]) -> bool:
             return all(key in self.values for key in keys)
 
-        def wait(self, keys, timeout=None):
+        def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
             return None
 
-        def delete_key(self, key):
+        def delete_key(self, key: str) -> bool:
             return self.values.pop(key, None) is not None
 
-        def num_keys(self):
+        def num_keys(self) -> int:
             return len(self.values)
 
-        def set_timeout(self, timeout):
+        def set_timeout(self, timeout: timedelta) -> None:
             return None
 
-        def clone(self):
+        def clone(self) -> Everyone:
             return self
 
-    def on_this_machine(ranks):
+    def on_this_machine(ranks: Iterable[int]) -> int:
         return sum(one // world["per_node"] == rank // world["per_node"] for one in ranks)
 
     # Held here: C++ keeps its own half alive, but not the methods above.
@@ -107,7 +126,7 @@ def prepare(torch, world, run):
     original = distributed.init_process_group
     uses_nccl, steps_left = False, STEPS_WITH_NEW_BUCKETS
 
-    def init_process_group(backend=None, *args, **kwargs):
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         if distributed.is_initialized():
             return None
         from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers the fake backend
@@ -123,7 +142,7 @@ def prepare(torch, world, run):
         keep = {name: kwargs[name] for name in ("timeout", "pg_options", "device_id") if kwargs.get(name) is not None}
         return original(backend=asked, store=everyone, rank=rank, world_size=size, **keep)
 
-    def let_watchdog_see(optimizer, args, kwargs):
+    def let_watchdog_see(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A step of a GPU lasts longer than the watchdog's turns, one of the virtual GPU does not. Whether the buckets of the
         # first step are still held in the second would be chance.
         nonlocal steps_left
@@ -137,13 +156,14 @@ def prepare(torch, world, run):
 
     register_optimizer_step_post_hook(let_watchdog_see)
     # Meshes begin distribution where the program has not, and have imported its name by now.
+    module: Any
     for module in (distributed, distributed.distributed_c10d, sys.modules.get("torch.distributed.device_mesh")):
         if module is not None:
             module.init_process_group = init_process_group
     color_of = getattr(distributed.distributed_c10d, "_process_group_color", None)
     if color_of is not None:
 
-        def colored(ranks):
+        def colored(ranks: list[int]) -> int:
             # Parts that are split off a communicator have no other sign of how many ranks they have.
             color = color_of(ranks)
             run.library.oomph_nccl_part(color, len(ranks), ranks.index(rank) if rank in ranks else 0, on_this_machine(ranks))
@@ -154,7 +174,7 @@ def prepare(torch, world, run):
     if split is not None:
 
         @functools.wraps(split)
-        def splitting(parent, ranks, *args, **kwargs):
+        def splitting(parent: ProcessGroup, ranks: list[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
             # Its colour is found by C++: the next part is this one, whatever its colour.
             among = distributed.get_process_group_ranks(parent)
             mine = [among[one] for one in ranks]
@@ -166,7 +186,7 @@ def prepare(torch, world, run):
     if make_group is not None:
 
         @functools.wraps(make_group)
-        def announced(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *args, **kwargs):
+        def announced(group_size: int, group_rank: int, global_ranks_in_group: list[int], backend: Any, store: Store, group_name: str, *args: Any, **kwargs: Any) -> Any:
             # Its communicator is made now, or when it is first used.
             ranks = global_ranks_in_group or range(size)
             if rank in ranks:
@@ -185,13 +205,13 @@ def prepare(torch, world, run):
 _FSDP1_LESS, _FSDP1_MORE = 0.07, 0.10
 
 
-def watch_chances(torch, run):
+def watch_chances(torch: ModuleType, run: Run) -> None:
     """What is taken of the card by chance: how far the GPU is behind when something is freed."""
     parallel = torch.nn.parallel.DistributedDataParallel
     original = parallel.__init__
 
     @functools.wraps(original)
-    def made(self, module, *args, **kwargs):
+    def made(self: Any, module: Module, *args: Any, **kwargs: Any) -> None:
         original(self, module, *args, **kwargs)
         if getattr(self, "static_graph", False):
             # They are made anew at the end of the first backward pass, when collectives may still read the first ones.
@@ -201,18 +221,18 @@ def watch_chances(torch, run):
     parallel.__init__ = made
 
 
-def add_chance(run, why, less, more):
+def add_chance(run: Run, why: str, less: float, more: float) -> None:
     run.facts.setdefault("chances", []).append({"why": why, "less": int(less), "more": int(more)})
 
 
-def add_chances(torch, run):
+def add_chances(torch: ModuleType, run: Run) -> None:
     """Once the program has run."""
     if run.has_flat_parameters:
         reserved = max(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count())))
         add_chance(run, "FSDP 1 frees what other streams still use: what it reserves hangs on timing", _FSDP1_LESS * reserved, _FSDP1_MORE * reserved)
 
 
-def among(torch, run):
+def among(torch: ModuleType, run: Run) -> dict[str, Any]:
     """What this rank did, to be held against what others did (``Among`` of the crate ``oomph-predict``)."""
     note_groups(torch.distributed, run)
     calls = run.nccl_calls()
@@ -233,7 +253,7 @@ def among(torch, run):
     return {"counters": digest(counters), "role": role, "groups": sorted(run.groups), "received": received}
 
 
-def note_groups(distributed, run):
+def note_groups(distributed: ModuleType, run: Run) -> None:
     """The groups that there are, which are gone when the program ends."""
     if not distributed.is_available() or not distributed.is_initialized():
         return
@@ -243,11 +263,11 @@ def note_groups(distributed, run):
         run.groups.update(line for line in lines if line and line[2] < distributed.get_world_size())
 
 
-def digest(things):
+def digest(things: object) -> str:
     return hashlib.sha256(repr(things).encode()).hexdigest()[:24]
 
 
-def as_line(ranks):
+def as_line(ranks: Sequence[int]) -> tuple[int, int, int] | None:
     """Ranks that lie at equal distances: the first, the distance, and how many. None of others."""
     if len(ranks) < 2:
         return None
@@ -260,17 +280,17 @@ class _Ended:
 
     processes = ()
 
-    def pids(self):
+    def pids(self) -> list[int]:
         return []
 
-    def join(self, timeout=None, grace_period=None):
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         return True
 
 
-def stay_in_this_process(torch, world, run):
+def stay_in_this_process(torch: ModuleType, world: World | None, run: Run) -> None:
     """Lets what would start processes, one a GPU, call its function or become its program instead: others would not be watched."""
 
-    def this_one(processes, machines=1):
+    def this_one(processes: int, machines: int = 1) -> tuple[World, int]:
         """The world, and which of so many processes of a machine this is."""
         if world is None:
             alone = {"size": processes * machines, "rank": 0, "per_node": processes}
@@ -281,12 +301,12 @@ def stay_in_this_process(torch, world, run):
             note(run, f"the program would start {processes * machines} processes: {world['size']} ranks were asked for, and run")
         return world, world["rank"] % processes
 
-    def start_processes(fn, args=(), nprocs=1, join=True, *rest, **named):
+    def start_processes(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, *rest: Any, **named: Any) -> _Ended | None:
         run.task["starts_ranks"] = True
         fn(this_one(nprocs)[1], *args)
         return None if join else _Ended()
 
-    def launch(launcher, *args):
+    def launch(launcher: Any, *args: Any) -> dict[int, Any]:
         """``elastic_launch``, which torchrun, ``accelerate launch`` and ``notebook_launcher`` come to."""
         run.task["starts_ranks"] = True
         config, entry = launcher._config, launcher._entrypoint
@@ -298,13 +318,13 @@ def stay_in_this_process(torch, world, run):
         command = entry or sys.executable
         os.execvp(command, [command, *(word.replace("${local_rank}", os.environ["LOCAL_RANK"]) for word in args)])
 
-    def elastic_is_here(api):
+    def elastic_is_here(api: ModuleType) -> None:
         api.elastic_launch.__call__ = launch
 
     torch.multiprocessing.spawn = torch.multiprocessing.start_processes = start_processes
     after_import("torch.distributed.launcher.api", elastic_is_here)
 
 
-def note(run, text):
+def note(run: Run, text: str) -> None:
     if text not in run.facts["notes"]:
         run.facts["notes"].append(text)

@@ -5,10 +5,40 @@ Kernels do nothing on the virtual GPU: a loss is not known, and printing it chan
 as a count.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
 from .library_code import is_torch
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
+    from typing import Any, Protocol
+
+    from torch import Tensor, dtype
+
+    from .values import Values
+
+    # File, line and function.
+    Place = tuple[str, int, str]
+    Scalar = bool | int | float | complex
+    # Computes the true number; None if it cannot be had.
+    Later = Callable[[], Scalar | None]
+
+    class Unknown(Protocol):
+        """What ``UnknownFloat`` and ``UnknownInt`` have beside what numbers have."""
+
+        reads: Reads
+        place: Place | None
+        later: Later | None
+        true: Scalar | None
+
+        def truth(self) -> Scalar | None: ...
+
 
 READ, BRANCH, SIZE = "read", "branch", "size"
 _ORDER = {READ: 0, BRANCH: 1, SIZE: 2}
@@ -19,17 +49,17 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 class Reads:
     """The lines, each with the worst that happened there."""
 
-    def __init__(self):
-        self.lines = {}
+    def __init__(self) -> None:
+        self.lines: dict[Place, dict[str, Any]] = {}
         # Sizes that were taken to be the most, or the least, that they can be.
         self.open_sizes = 0
         # Whether more time or memory would have told some of them.
         self.more_helps = False
         # Whether the program has got a number that remembers, which is not of the plain type that some ask for.
         self.handed_out = False
-        self.latest = None
+        self.latest: Place | None = None
 
-    def note(self, what, detail, place=None):
+    def note(self, what: str, detail: str, place: Place | None = None) -> None:
         place = place or calling_line()
         if place is None:
             return
@@ -39,26 +69,26 @@ class Reads:
         if _ORDER[what] > _ORDER[entry["what"]]:
             entry["what"], entry["detail"] = what, detail
 
-    def report(self):
+    def report(self) -> list[dict[str, Any]]:
         return [_named(place, entry) for place, entry in self.lines.items()]
 
-    def plain_helps(self):
+    def plain_helps(self) -> bool:
         """Whether plain numbers might do: some were handed out, and nothing that was made up has decided anything."""
         return self.handed_out and all(entry["what"] == READ for entry in self.lines.values())
 
-    def last(self):
+    def last(self) -> dict[str, Any] | None:
         """The latest line of all."""
         return None if self.latest not in self.lines else _named(self.latest, self.lines[self.latest])
 
 
-def _named(place, entry):
+def _named(place: Place, entry: dict[str, Any]) -> dict[str, Any]:
     file, line, function = place
     return {"file": file, "line": line, "function": function, **entry}
 
 
-def calling_line():
+def calling_line() -> Place | None:
     """The innermost frame that is not PyTorch's own."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if not is_torch(code.co_filename) and not code.co_filename.startswith(("<frozen", _HERE)) and not code.co_filename.endswith("/contextlib.py"):
@@ -71,9 +101,9 @@ def calling_line():
 DISPATCH = ("/torch/_ops.py", "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/utils/_python_dispatch.py")
 
 
-def asking_file(between=DISPATCH):
+def asking_file(between: tuple[str, ...] = DISPATCH) -> str:
     """The file of the innermost frame that is not oomph's own, nor of PyTorch's dispatch."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_HERE) and not file.endswith(between):
@@ -82,13 +112,13 @@ def asking_file(between=DISPATCH):
     return ""
 
 
-def asked_by(folder):
+def asked_by(folder: str) -> bool:
     """Whether that file lies in this folder."""
     return folder in asking_file()
 
 
-def _steers(name, kind):
-    def method(self, *arguments):
+def _steers(name: str, kind: type[Any]) -> Callable[..., Any]:
+    def method(self: Unknown, *arguments: object) -> Any:
         true = self.truth()
         if true is not None:
             return getattr(kind, name)(true, *map(_truth_or_itself, arguments))
@@ -99,18 +129,18 @@ def _steers(name, kind):
     return method
 
 
-def _truth_or_itself(value):
+def _truth_or_itself(value: object) -> object:
     true = value.truth() if isinstance(value, (UnknownFloat, UnknownInt)) else None
     return value if true is None else true
 
 
-def _carries(name, kind, of):
-    def method(self, *arguments):
+def _carries(name: str, kind: type[Any], of: type[Any]) -> Callable[..., Any]:
+    def method(self: Unknown, *arguments: object) -> Any:
         value = getattr(kind, name)(self, *arguments)
         if type(value) is not kind:
             return value
 
-        def later():
+        def later() -> Scalar | None:
             true = self.truth()
             return None if true is None else getattr(kind, name)(true, *map(_truth_or_itself, arguments))
 
@@ -120,22 +150,22 @@ def _carries(name, kind, of):
     return method
 
 
-def _truth(self):
+def _truth(self: Unknown) -> Scalar | None:
     """The true number, computed now; None if it cannot be had."""
     if self.later is not None:
         self.true, self.later = self.later(), None
     return self.true
 
 
-def _scalar(kind, extra=()):
+def _scalar(kind: type[Any], extra: tuple[str, ...] = ()) -> type[Any]:
     """A subclass of a number that is not computed before it decides something, and notes where it does without being known."""
 
-    def new(cls, value, reads, place, later=None):
-        self = kind.__new__(cls, value)
+    def new(cls: type[Any], value: float, reads: Reads, place: Place | None, later: Later | None = None) -> Any:
+        self: Any = kind.__new__(cls, value)
         self.reads, self.place, self.later, self.true = reads, place, later, None
         return self
 
-    body = {
+    body: dict[str, Any] = {
         "__new__": new,
         "__reduce__": lambda self: (kind, (kind(self),)),
         "__hash__": kind.__hash__,
@@ -156,16 +186,16 @@ UnknownFloat = _scalar(float)
 UnknownInt = _scalar(int, extra=("__index__",))
 
 
-def without_sign(value, dtype):
+def without_sign(value: Scalar, dtype: dtype) -> Scalar:
     """The number that the program reads, where it was read as one of int64."""
     return value + TWO_TO_64 if type(value) is int and value < 0 and str(dtype) == "torch.uint64" else value
 
 
-def watch(torch, values, reads):
+def watch(torch: ModuleType, values: Values, reads: Reads) -> None:
     """Lets tensors give numbers that remember."""
     tensor, base = torch.Tensor, torch._C.TensorBase
 
-    def item(self):
+    def item(self: Tensor) -> Scalar:
         values.unknown_read, values.asks_item = None, True
         try:
             value = without_sign(base.item(self), self.dtype)
@@ -189,10 +219,10 @@ def watch(torch, values, reads):
             reads.note(BRANCH, "a boolean that is not known", place)
         return value
 
-    def noted(name, what, detail):
+    def noted(name: str, what: str, detail: str) -> Callable[[Tensor], Scalar]:
         original = getattr(base, name)
 
-        def method(self):
+        def method(self: Tensor) -> Scalar:
             values.unknown_read = None
             value = without_sign(original(self), self.dtype)
             if values.unknown_read is not None:

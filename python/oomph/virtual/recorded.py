@@ -3,10 +3,20 @@
 Boundary: what a prediction differs in from a run is here; what a recording is, ``recording`` and the crate ``oomph-record`` know.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 
 from .recording import Recording, attachment
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from oomph.live.native import Native
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -14,7 +24,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 class Recorded:
     """One program's. Made when PyTorch is there, and before others who hear of an optimizer's steps: they may end the program."""
 
-    def __init__(self, torch, library, path, notes):
+    def __init__(self, torch: ModuleType, library: str, path: str, notes: list[str]) -> None:
         self.torch, self.notes = torch, notes
         # What a program finds after an out-of-memory is what it would find without oomph.
         self.attachment = attachment(torch, library, lets_go=False)
@@ -25,7 +35,7 @@ class Recorded:
         self.attachment.current, self.attachment.is_of_run = self.recording, True
         self.recording.on_cut = lambda: notes.append("the recording became too large, or the disk is full: of what came later only the end is in it")
 
-    def begin(self):
+    def begin(self) -> None:
         """With CUDA initialised."""
         backend = self.torch.cuda.memory.get_allocator_backend()
         if backend != "native":
@@ -41,29 +51,29 @@ class Recorded:
         if not self.recorder.knows_lines:
             self.notes.append("lines are not known: this Python is laid out in a way that oomph does not know")
 
-    def end(self, died):
+    def end(self, died: bool) -> None:
         """``died``: whether an out-of-memory has ended the program."""
         self.recording.stop(died)
 
 
-def tell_ranges(torch, recorder):
+def tell_ranges(torch: ModuleType, recorder: Native) -> None:
     """Tells of the ranges that a program names (``torch.profiler.record_function``), as PyTorch's own recorder does, and as optimizers name what they do.
     A run does without: it would hear of every step, also of those that are only counted."""
     ranges = torch.autograd.profiler.record_function
     enter, leave = ranges.__enter__, ranges.__exit__
 
-    def tell(name, ended):
+    def tell(name: str, ended: bool) -> None:
         # `recording` reports steps.
         if not name.startswith("Optimizer.step#"):
             recorder.range(name.encode(errors="replace"), ended)
 
     @functools.wraps(enter)
-    def entering(self):
+    def entering(self: Any) -> Any:
         tell(self.name, False)
         return enter(self)
 
     @functools.wraps(leave)
-    def leaving(self, *error):
+    def leaving(self: Any, *error: Any) -> Any:
         try:
             return leave(self, *error)
         finally:

@@ -11,6 +11,8 @@ modules are never imported ahead: what they do is theirs.
 Boundary: whether there is a spare at all is for the crate ``oomph-stage`` (``spare.rs``) to ask; without one, or where it refuses, oomph starts a fresh process.
 """
 
+from __future__ import annotations
+
 import ast
 import contextlib
 import ctypes
@@ -31,6 +33,16 @@ import threading
 from .imports import AfterImport
 from .library_code import is_installed
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    # Variables that were set, and removed (None).
+    Changes = dict[str, str | None]
+
 # Read by what uses them, not by an import. Programs set them first of all, and so does Lightning.
 _READ_WHEN_USED = {"CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK", "TOKENIZERS_PARALLELISM"}
 _CALLS_THAT_SET = {"putenv", "unsetenv", "setdefault", "update", "pop", "load_dotenv"}
@@ -46,29 +58,31 @@ class Refused(Exception):
 class Group:
     """The modules that one import brought, and the environment that belongs to it."""
 
-    def __init__(self, head, modules, wanted, tops=()):
+    def __init__(self, head: str, modules: dict[str, ModuleType], wanted: Changes, tops: Sequence[str] = ()) -> None:
         self.head, self.modules, self.wanted, self.tops = head, modules, wanted, tops
         # Variables that the import set, and whether it drew numbers from Python's own generator.
-        self.sets, self.draws = {}, False
+        self.sets: Changes = {}
+        self.draws = False
 
 
 class Imports(importlib.abc.MetaPathFinder):
     """What was imported ahead, and what the program imports: both by the installed modules that its own code, or a library at work, asks for."""
 
-    def __init__(self, task):
+    def __init__(self, task: dict[str, Any]) -> None:
         self.task, self.start = task, task["spare"]["start"]
-        self.groups = {}
-        self.known = set()
+        self.groups: dict[str, Group] = {}
+        self.known: set[str] = set()
         self.path = set(sys.path)
         self.launched = {**os.environ}
         self.process = os.getpid()
         self.is_first = True
-        self.asked = None
-        self.depth, self.outer = 0, {}
+        self.asked: list[dict[str, Any]] | None = None
+        self.depth = 0
+        self.outer: Changes = {}
 
     # -- ahead of the program
 
-    def ahead(self, name, wanted, tops=()):
+    def ahead(self, name: str, wanted: Changes, tops: Sequence[str] = ()) -> None:
         """Imports a module in the environment that the program is known to import it in."""
         before = set(sys.modules)
         change(os.environ, wanted)
@@ -84,7 +98,7 @@ class Imports(importlib.abc.MetaPathFinder):
         for one in group.modules:
             self.groups[one] = group
 
-    def hide(self):
+    def hide(self) -> None:
         """From here on this process is the program's."""
         for name in (*self.groups, *self.known.intersection(["__mp_main__"])):
             sys.modules.pop(name, None)
@@ -96,7 +110,7 @@ class Imports(importlib.abc.MetaPathFinder):
 
     # -- in the program
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         is_here = name in self.groups
         # What is part of another import is not noted. PyTorch is: who waits for it must hear of it.
         is_noted = self.asked is not None and (self.depth == 0 or name == "torch")
@@ -111,13 +125,13 @@ class Imports(importlib.abc.MetaPathFinder):
             self.watch(name, spec)
         return spec
 
-    def found(self, name, path, target):
+    def found(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> importlib.machinery.ModuleSpec | None:
         """By those who come after this one."""
         after = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
         specs = (finder.find_spec(name, path, target) for finder in after if hasattr(finder, "find_spec"))
         return next((spec for spec in specs if spec is not None), None)
 
-    def given(self, name, spec):
+    def given(self, name: str, spec: importlib.machinery.ModuleSpec) -> importlib.machinery.ModuleSpec:
         """The specification that a search gives, with a loader that has the module already."""
         module = self.groups[name].modules[name]
         if spec.loader is None:
@@ -125,18 +139,19 @@ class Imports(importlib.abc.MetaPathFinder):
         was = getattr(module, "__spec__", None), getattr(module, "__loader__", None)
         is_it = spec.origin == getattr(was[0], "origin", None)
 
-        def execute(module):
+        def execute(module: ModuleType) -> None:
             if not is_it or not self.is_as_expected(self.groups[name]):
                 self.start_again()
             with contextlib.suppress(AttributeError):
                 module.__spec__, module.__loader__ = was
             self.bring(name)
 
-        spec.loader.create_module = lambda spec: module
-        spec.loader.exec_module = execute
+        loader: Any = spec.loader
+        loader.create_module = lambda spec: module
+        loader.exec_module = execute
         return spec
 
-    def bring(self, name):
+    def bring(self, name: str) -> None:
         """Puts what came with a module among the modules: all of it, or where only a part of what was imported is asked for, that package."""
         group, top = self.groups[name], name.partition(".")[0]
         is_head = name == group.head
@@ -164,7 +179,7 @@ class Imports(importlib.abc.MetaPathFinder):
                 # Made by the library that it came with, and not to be found.
                 sys.modules[one] = self.groups[one].modules[one]
 
-    def is_as_expected(self, group):
+    def is_as_expected(self, group: Group) -> bool:
         """Whether a fresh process would import the same here."""
         if os.getpid() != self.process:
             return True
@@ -179,7 +194,7 @@ class Imports(importlib.abc.MetaPathFinder):
         tops = {name.partition(".")[0] for name in self.known}
         return not any(has_one_of(place, tops) for place in others)
 
-    def start_again(self):
+    def start_again(self) -> None:
         """As a fresh process, from the program's beginning. What it has done so far is what comes before its imports."""
         if os.getpid() != self.process:
             return
@@ -193,12 +208,13 @@ class Imports(importlib.abc.MetaPathFinder):
 
     # -- what the program imports, for the runs that follow
 
-    def watch(self, name, spec):
+    def watch(self, name: str, spec: importlib.machinery.ModuleSpec) -> None:
         """Notes an import when it is done."""
-        loader, execute = spec.loader, spec.loader.exec_module
+        loader: Any = spec.loader
+        execute = loader.exec_module
         wanted = self.outer if self.depth else difference(self.environment, os.environ)
 
-        def watched(module):
+        def watched(module: ModuleType) -> None:
             with contextlib.suppress(AttributeError):
                 del loader.exec_module
             if self.depth == 0:
@@ -218,7 +234,7 @@ class Imports(importlib.abc.MetaPathFinder):
 
         loader.exec_module = watched
 
-    def note(self, name, origin, wanted, before):
+    def note(self, name: str, origin: str | None, wanted: Changes, before: set[str]) -> None:
         if self.asked is None:
             return
         if os.getpid() != self.process or threading.current_thread() is not threading.main_thread() or is_card_known():
@@ -227,7 +243,7 @@ class Imports(importlib.abc.MetaPathFinder):
         tops = sorted({one.partition(".")[0] for one in set(sys.modules).difference(before)})
         self.asked.append({"name": name, "origin": origin, "wanted": wanted, "tops": tops})
 
-    def end(self):
+    def end(self) -> None:
         """What is imported from here on is not imported ahead."""
         if self.asked is None or self.process != os.getpid():
             return
@@ -238,20 +254,20 @@ class Imports(importlib.abc.MetaPathFinder):
 class _Namespace(importlib.abc.Loader):
     """For a package that is no more than folders."""
 
-    def create_module(self, spec):
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
         pass
 
 
-def difference(before, after):
+def difference(before: Mapping[str, str], after: Mapping[str, str]) -> Changes:
     """What was set, and what was removed (None), but for oomph's own variables."""
     names = {*before, *after}
     return {name: after.get(name) for name in names if before.get(name) != after.get(name) and not name.startswith("OOMPH_")}
 
 
-def change(environment, by):
+def change(environment: MutableMapping[str, str], by: Mapping[str, str | None]) -> None:
     for name, value in by.items():
         if value is None:
             environment.pop(name, None)
@@ -259,12 +275,12 @@ def change(environment, by):
             environment[name] = value
 
 
-def is_pythons_own(name):
+def is_pythons_own(name: str) -> bool:
     top = name.partition(".")[0]
     return top in sys.stdlib_module_names or top in (__package__, "__main__", "__mp_main__")
 
 
-def has_one_of(place, tops):
+def has_one_of(place: str, tops: set[str]) -> bool:
     """Whether a folder of Python's path has a module or package of one of these names."""
     with contextlib.suppress(OSError):
         for entry in os.listdir(place or "."):
@@ -274,16 +290,16 @@ def has_one_of(place, tops):
     return False
 
 
-def is_card_known():
+def is_card_known() -> bool:
     """Whether anything has asked the virtual GPU what card it is: it will be no other in this process."""
     return bool(ctypes.CDLL("liboomph_cuda.so").oomph_card_is_known())
 
 
-def beside(task, name):
+def beside(task: dict[str, Any], name: str) -> str:
     return os.path.join(os.path.dirname(task["folder"]), name)
 
 
-def leave_word(task, name, text=""):
+def leave_word(task: dict[str, Any], name: str, text: str = "") -> None:
     with contextlib.suppress(OSError):
         path = beside(task, name)
         with open(path + ".part", "w", encoding="utf-8") as file:
@@ -294,7 +310,7 @@ def leave_word(task, name, text=""):
 # -- the program's text
 
 
-def program_file(task):
+def program_file(task: dict[str, Any]) -> tuple[str, str | None]:
     """The folder that comes first on the program's path, and its file if that is known."""
     target = os.fsdecode(task["target"].encode("latin-1"))
     if task["kind"] != "module":
@@ -303,13 +319,14 @@ def program_file(task):
     return os.getcwd(), next((path for path in (start + ".py", os.path.join(start, "__main__.py")) if os.path.exists(path)), None)
 
 
-def sets_variables(path, kind):
+def sets_variables(path: str, kind: str) -> bool:
     """Whether a program's text says that it sets variables: it may do so before it imports. What it does otherwise is seen when it does it."""
     try:
         with open(path, "rb") as file:
             text = file.read()
         if kind == "notebook":
             return b"environ" in text or b"%env" in text
+        key: ast.expr | None
         for node in ast.walk(ast.parse(text)) if b"env" in text else ():
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
                 what, key = node.value, node.slice
@@ -327,14 +344,16 @@ def sets_variables(path, kind):
 # -- the spare
 
 
-def ready(task):
+def ready(task: dict[str, Any]) -> tuple[dict[str, Any], Imports | None]:
     """Leaves a spare behind. Returns in each process that is to run the program: with its task, and with what was imported ahead."""
     if os.name != "posix" or not sys.executable:
-        return task, none_is_left(task)
+        none_is_left(task)
+        return task, None
     imports = Imports(task)
     place, file = program_file(task)
     if has_one_of(place, {*sys.stdlib_module_names, "torch"}):
-        return task, none_is_left(task)
+        none_is_left(task)
+        return task, None
     # One that is awaited is ours: what it imports is known, and that it sets no variables.
     names = task["awaited"]["ahead"] if "awaited" in task else ["torch"]
     if "awaited" in task or (file is not None and not sets_variables(file, task["kind"])):
@@ -362,12 +381,12 @@ def ready(task):
     return task, imports
 
 
-def none_is_left(task):
+def none_is_left(task: dict[str, Any]) -> None:
     """Nobody is to wait for it."""
     leave_word(task, "cold")
 
 
-def leave_a_copy():
+def leave_a_copy() -> bool:
     """True in the copy. It is nobody's child: the program does not wait for it."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -380,12 +399,12 @@ def leave_a_copy():
     return False
 
 
-def has_threads():
+def has_threads() -> bool:
     """After a fork. Libraries of linear algebra end their threads then, and start them when they are needed; whoever does not is not made for it."""
     return len(os.listdir("/proc/self/task")) > 1
 
 
-def check():
+def check() -> None:
     """Raises Refused if this process cannot be forked."""
     torch = sys.modules.get("torch")
     if is_card_known() or (torch is not None and torch.cuda.is_initialized()):
@@ -394,7 +413,7 @@ def check():
         raise Refused("threads")
 
 
-def random_state():
+def random_state() -> bytes | bool:
     """PyTorch's, which is seeded alike in all processes."""
     torch = sys.modules.get("torch")
     return torch is not None and bytes(torch.get_rng_state().tolist())
@@ -403,11 +422,11 @@ def random_state():
 class Spare:
     """Waits for oomph's word, and forks a process for each run."""
 
-    def __init__(self, task, imports):
+    def __init__(self, task: dict[str, Any], imports: Imports) -> None:
         self.task, self.imports = task, imports
         self.has_all = False
 
-    def serve(self):
+    def serve(self) -> dict[str, Any]:
         """Returns in the processes that are forked, with their tasks."""
         try:
             self.settle()
@@ -431,7 +450,7 @@ class Spare:
                 self.door.sendall(f"refused {type(error).__name__}: {error}".replace("\n", " ").encode() + b"\n")
             os._exit(1)
 
-    def settle(self):
+    def settle(self) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)
@@ -446,13 +465,13 @@ class Spare:
         self.door.connect(os.fsdecode(self.task["spare"]["door"].encode("latin-1")))
         self.door.sendall(b"spare %d\n" % os.getpid())
 
-    def next(self):
+    def next(self) -> tuple[list[tuple[str, str | None]], list[int]]:
         data, files, _, _ = socket.recv_fds(self.door, 4, 3)
         data += self.received(4 - len(data))
         (length,) = struct.unpack("<I", data)
         return json.loads(self.received(length)), files
 
-    def received(self, length):
+    def received(self, length: int) -> bytes:
         data = b""
         while len(data) < length:
             more = self.door.recv(length - len(data))
@@ -461,7 +480,7 @@ class Spare:
             data += more
         return data
 
-    def import_all(self):
+    def import_all(self) -> None:
         """Once: what the first run imported. A rank reads variables that are not known here."""
         if os.path.exists(beside(self.task, "cold")):
             raise Refused("the program does not import what was expected")
@@ -484,13 +503,14 @@ class Spare:
         if random_state() != state:
             raise Refused("random numbers were drawn")
 
-    def wait_for(self, pid):
+    def wait_for(self, pid: int) -> None:
         """Tells oomph how the program ended. If oomph goes, so does the program. Its number is its own until the next is asked for."""
         while True:
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if ended is not None:
                 break
-            ready, _, _ = select.select([self.door, self.reader], [], [])
+            heard: list[socket.socket | int] = [self.door, self.reader]
+            ready, _, _ = select.select(heard, [], [])
             if self.door in ready:
                 os.kill(pid, signal.SIGKILL)
                 os._exit(0)
@@ -502,7 +522,7 @@ class Spare:
         select.select([self.door], [], [])
         os.waitpid(pid, 0)
 
-    def become(self, spare, asked, files):
+    def become(self, spare: int, asked: Iterable[tuple[str, str | None]], files: list[int]) -> dict[str, Any]:
         """This process is the program's."""
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != spare:
@@ -524,17 +544,17 @@ class Spare:
         return task
 
 
-def open_files():
+def open_files() -> None:
     """Standard input and output as Python makes them when it starts: what they are decides how they are written."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, name)
         if before is None:
             continue
         is_unbuffered = number > 0 and before.write_through
-        raw = open(number, "wb" if number else "rb", 0 if is_unbuffered else -1, closefd=False)
+        raw: Any = open(number, "wb" if number else "rb", 0 if is_unbuffered else -1, closefd=False)
         (raw if is_unbuffered else raw.raw).name = f"<{name}>"
         lines = number == 2 or os.isatty(number)
-        text = io.TextIOWrapper(raw, before.encoding, before.errors, "\n", line_buffering=lines, write_through=is_unbuffered)
+        text: Any = io.TextIOWrapper(raw, before.encoding, before.errors, "\n", line_buffering=lines, write_through=is_unbuffered)
         text.mode = "w" if number else "r"
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)

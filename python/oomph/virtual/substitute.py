@@ -4,19 +4,27 @@ Files are named by their real path, a notebook's cell by that and its number: ``
 the file nor its cached bytecode counts. Processes that the program spawns read the files as they are.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import linecache
 import os
 
-_texts: dict = {}
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+_texts: dict[str, str] = {}
 
 
-def install(texts):
+def install(texts: dict[str, str]) -> None:
     _texts.update(texts)
-    loader = importlib.machinery.SourceFileLoader
+    loader: Any = importlib.machinery.SourceFileLoader
     plain = loader.get_code
 
-    def get_code(self, fullname):
+    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)
         text = text_of(path)
         return plain(self, fullname) if text is None else compile(text, path, "exec", dont_inherit=True)
@@ -24,7 +32,7 @@ def install(texts):
     loader.get_code = get_code
 
 
-def text_of(path, cell=None):
+def text_of(path: str, cell: int | None = None) -> str | None:
     """The other text, or ``None``. From then on tracebacks show it."""
     real = os.path.realpath(path)
     text = _texts.get(real if cell is None else f"{real}[{cell}]")
