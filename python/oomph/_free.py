@@ -46,11 +46,11 @@ class Freed:
 
     __repr__ = __str__
 
-    def _table(self) -> Iterator[tuple[str, str, str, str]]:
+    def _table(self) -> Iterator[tuple[str, ...]]:
         for row in self.rows:
             yield row.name, _given(row.allocated), _given(row.reserved), _given(row.ram)
         totals = (sum(getattr(row, column) for row in self.rows) for column in ("allocated", "reserved", "ram"))
-        yield ("in all", *map(_given, totals))  # type: ignore[misc]
+        yield ("in all", *map(_given, totals))
 
     def _repr_html_(self) -> str:
         right = 'style="text-align:right"'

@@ -64,7 +64,7 @@ class SharedList(collections.abc.Sequence):
     """A read-only list in shared memory. A slice is a view of it; a read gives a new object."""
 
     __slots__ = ("_column", "_span", "__weakref__")
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
 
     def __init__(self, column: _Column, span: range) -> None:
         self._column, self._span = column, span
@@ -114,7 +114,7 @@ class SharedDict(collections.abc.Mapping):
     """A read-only dict in shared memory, in the order of the original. The table of its keys is shared too."""
 
     __slots__ = ("_keys", "_values", "_table", "__weakref__")
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as a dict has none
 
     def __init__(self, keys: _Column, values: _Column, table: _Numbers) -> None:
         self._keys, self._values, self._table = keys, values, table

@@ -59,11 +59,12 @@ def fit(
     if kept is not None:
         take_loss(kept, LossOf(loss).settled(kept.model, batch, kept.loss_of))
         return kept
+    loss_of = LossOf(loss)
     if shard is not None or isinstance(model, torch.nn.Module) and is_sharded(model):
-        fitted: Fit = ShardedFit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler, shard=shard)
+        fitted: Fit = ShardedFit(model, optimizer, loss_of, batch, asked.allow, clip_grad_norm, scaler, shard=shard)
     else:
-        fitted = Fit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler)
-    fitted.loss_of.settled(fitted.model, batch)
+        fitted = Fit(model, optimizer, loss_of, batch, asked.allow, clip_grad_norm, scaler)
+    loss_of.settled(fitted.model, batch)
     if asked.plan is not None:
         fitted._apply_given(asked.plan)
     else:

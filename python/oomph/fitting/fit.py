@@ -9,7 +9,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,7 +19,7 @@ from oomph._sizes import text
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.losses.counts import Accumulator, Counted, Weighing
 from oomph.fitting.losses.cross_entropy import find_heads
-from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.losses.loss_of import Loss
 from oomph.fitting.losses.trials import Verifier, learn_weighing
 from oomph.fitting.planning import words
 from oomph.fitting.planning.asking import Asking, NoAnswer
@@ -133,12 +133,12 @@ class FitPlan:
     def summary(self) -> str:
         done = words.techniques(Plan(), self.chosen, self.batch, self.blocks)
         predicted = self.predicted
-        if predicted is None or self.room is None:
+        if predicted is None or self.room is None or self.found is None:
             return done
         fits = f"{text(predicted.reserved)} of {text(self.room.limit)} predicted"
         if self.chosen == Plan():
             return f"the plain step fits: {fits}; nothing is changed"
-        return f"{done}: {fits} (the plain step: {text(self.found.plain.reserved)})"  # type: ignore[union-attr]
+        return f"{done}: {fits} (the plain step: {text(self.found.plain.reserved)})"
 
     def __str__(self) -> str:
         self.finish()
@@ -189,7 +189,7 @@ class Fit(Applied):
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        loss_of: LossOf,
+        loss_of: Loss,
         example: Any,
         allow: tuple[str, ...],
         clip_grad_norm: float | None,
@@ -717,7 +717,7 @@ class Fit(Applied):
         with torch.inference_mode(), running.autocast():
             if len(parts) == 1:
                 return self._compute(batch)
-            gathered = Accumulator(self._weighing)  # type: ignore[arg-type]
+            gathered = Accumulator(cast(Weighing, self._weighing))
             for start, stop in parts:
                 with Counted() as counted:
                     loss = self._compute(take(batch, start, stop))

@@ -45,7 +45,7 @@ def _inside(thing: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
     inner: Iterable[Any] = ()
     if isinstance(thing, torch.Tensor):
         if is_wrapper(thing):
-            inner = [getattr(thing, name) for name in thing.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+            inner = [getattr(thing, name) for name in thing.__tensor_flatten__()[0]]
         elif is_plain(thing):
             yield thing
         else:

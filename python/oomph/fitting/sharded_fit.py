@@ -202,7 +202,7 @@ class ShardedFit(Fit):
         while True:
             parts = running.parts(batch)
             before = Before(self.model, self.device, self._untouched)
-            loss = self._on_all("step", len(parts), before, lambda running=running, parts=parts: running.backward(batch, parts=parts))  # type: ignore[misc]
+            loss = self._on_all("step", len(parts), before, lambda running=running, parts=parts: running.backward(batch, parts=parts))
             if loss is not None:
                 before.learn(self._untouched)
                 break
@@ -281,7 +281,7 @@ class ShardedFit(Fit):
         while True:
             parts = self._run().parts(batch)
             before = Before(self.model, self.device, self._untouched)
-            loss = self._on_all("evaluate", len(parts), before, lambda parts=parts: self._loss_of_parts(batch, parts))  # type: ignore[misc]
+            loss = self._on_all("evaluate", len(parts), before, lambda parts=parts: self._loss_of_parts(batch, parts))
             # Without a backward pass, what the root has gathered would stay.
             reshard(self.model)
             if loss is not None:

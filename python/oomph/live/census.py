@@ -831,7 +831,7 @@ def device_number(device: Any) -> int:
 def _asking_frames(innermost: types.FrameType) -> list[types.FrameType]:
     """The frames of the thread that asked, innermost first. A thread of autograd's asks for the one that waits for it."""
     frames = list(_outward(innermost))
-    asking = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    asking = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # threading's own table
     main = threading.main_thread()
     if asking is None or isinstance(asking, threading._DummyThread):
         waiting = sys._current_frames().get(main.ident or 0)

@@ -72,7 +72,7 @@ def _members(error: BaseException) -> tuple[object, ...]:
     if _GROUP is not None and not issubclass(type(error), _GROUP):
         return ()
     try:
-        members = error.exceptions  # type: ignore[attr-defined]
+        members = error.exceptions  # type: ignore[attr-defined]  # groups alone have it
     except Exception:
         return ()
     return members if type(members) is tuple else ()

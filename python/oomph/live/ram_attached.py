@@ -13,12 +13,17 @@ import _signal
 import _thread
 import os
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Frames of code by this name are no lines of the program's.
 NAME = "<oomph>"
 
 
-def begin():
+def begin() -> None:
     # An error that a handler of the program's signals raises is the program's: handlers run in the main thread.
     if isinstance(_thread.start_new_thread, type(len)):
         _thread.start_new_thread(attend, ())
@@ -26,7 +31,7 @@ def begin():
         say("its threads are another library's (gevent or eventlet), which would hold it up")
 
 
-def attend():
+def attend() -> None:
     # The program's signals are for its own threads.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     try:
@@ -35,10 +40,10 @@ def attend():
         say(f"{type(error).__name__}: {error}")
 
 
-def done():
+def done() -> str:
     import ctypes
 
-    names = {"__name__": NAME}
+    names: dict[str, Any] = {"__name__": NAME}
     with open(beside("ram_library.py"), encoding="utf-8") as text:
         exec(compile(text.read(), NAME, "exec"), names)
     with open(beside("task"), "rb") as task:
@@ -58,11 +63,11 @@ def done():
     return f"began {ctypes.cast(library.oomph_ram_stop, ctypes.c_void_p).value}"
 
 
-def beside(name):
+def beside(name: str) -> str:
     return os.path.join(FOLDER, name)
 
 
-def say(answer):
+def say(answer: str) -> None:
     """A line is whole. If the command has gone, so has its folder."""
     try:
         with open(beside("answer"), "w") as file:

@@ -4,6 +4,8 @@ Steps are reported by the optimizers themselves, and so are the kinds of blocks:
 tensors that an optimizer has, not a guess. Frozen weights and adapters are those of the modules that there are at the first step.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import errno
@@ -17,6 +19,22 @@ from .out_of_memory import is_out_of_memory
 from .utf8 import encoded
 from .weights import frozen_and_adapters, pieces
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from .census import Turns
+
+    # Where memory begins, and how long it is, by device.
+    Places = dict[int, dict[int, int]]
+
 # Nothing that ran out of memory has ended the program, as `oomph explain` knows it.
 WENT_ON = b"oomph.went_on"
 # Which cell of a notebook a file is, as `oomph explain` knows it: this, the number, the file.
@@ -29,13 +47,13 @@ MOST_NAMES = 999
 STEPS_REPORTED = 4
 ONE_IN = 16
 
-_attached = None
+_attached: Attachment | None = None
 
 
 class Recording:
     """A recording under way, or ended."""
 
-    def __init__(self, path, most_bytes=MOST_BYTES, whole=False, claimed=False):
+    def __init__(self, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, whole: bool = False, claimed: bool = False) -> None:
         """``whole``: steps that go as one before are written too, see the crate ``oomph-record``. ``claimed``: `oomph run` keeps the file for this process."""
         self.claimed = claimed
         self.path = os.path.abspath(os.fspath(path))
@@ -43,26 +61,26 @@ class Recording:
         self.in_whole = whole
         self.active = False
         # The name that was asked for, if somebody else writes it.
-        self.taken = None
-        self.whole = None
+        self.taken: str | None = None
+        self.whole: bool | None = None
         self.steps = 0
         self.out_of_memories = 0
         # The other ranks' watchers know of the first.
         self.told = False
-        self.counts = (0, 0, 0, 0)
+        self.counts: tuple[int, ...] = (0, 0, 0, 0)
         self.reports_kinds = True
         self.since_reported = 0
         # Where the weights of adapters are, by device: they are reported as such.
-        self.adapters = None
+        self.adapters: Places | None = None
         self.process = os.getpid()
-        self.recorder = None
-        self.guard = None
-        self.cells = set()
+        self.recorder: native.Native = None  # type: ignore[assignment]  # until it begins, and nobody asks before
+        self.guard: ctypes.PyDLL | None = None
+        self.cells: set[str] = set()
         # Called if the file could not be written to its end.
-        self.on_cut = None
-        self.censuses = None
+        self.on_cut: Callable[[], None] | None = None
+        self.censuses: Turns = None  # type: ignore[assignment]  # as the recorder
 
-    def begin(self, recorder):
+    def begin(self, recorder: native.Native) -> None:
         """CUDA is initialized: records from here on, and first lists what is allocated already."""
         import torch
 
@@ -85,7 +103,7 @@ class Recording:
             # Workers leave without Python's own exit, but not without this.
             util.Finalize(None, self.stop, exitpriority=100)
 
-    def start(self, recorder):
+    def start(self, recorder: native.Native) -> None:
         """Begins the file, or one of a similar name if somebody writes it: ``path`` says which."""
         stem, end = os.path.splitext(self.path)
         for number in range(1, MOST_NAMES + 1):
@@ -103,7 +121,7 @@ class Recording:
             return
         raise busy
 
-    def report_cards(self, torch):
+    def report_cards(self, torch: ModuleType) -> None:
         """For whoever looks from outside, where a virtual card cannot be seen."""
         with contextlib.suppress(Exception):
             for device in range(torch.cuda.device_count()):
@@ -112,7 +130,7 @@ class Recording:
 
     # -- what happens
 
-    def before_step(self, optimizer, args, kwargs):
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.active:
             return
         if self.reports_kinds:
@@ -121,7 +139,7 @@ class Recording:
             self.guard.oomph_guard_phase(0)
         self.recorder.step(self.name_of(optimizer), False)
 
-    def after_step(self, optimizer, args, kwargs):
+    def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.active:
             return
         if self.reports_kinds:
@@ -134,28 +152,31 @@ class Recording:
         self.reports_kinds = self.steps < STEPS_REPORTED or (is_new and self.since_reported >= ONE_IN)
 
     @staticmethod
-    def name_of(optimizer):
+    def name_of(optimizer: Optimizer) -> bytes:
         return f"Optimizer.step#{type(optimizer).__name__}.step".encode()
 
-    def report_gradients(self, optimizer):
+    def report_gradients(self, optimizer: Optimizer) -> None:
         self.report_frozen()
-        parameters, gradients = {}, {}
+        parameters: Places = {}
+        gradients: Places = {}
         with contextlib.suppress(Exception):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     note(parameters, parameter)
                     note(gradients, parameter.grad)
-        adapters = {device: {at: size for at, size in places.items() if at in self.adapters.get(device, ())} for device, places in parameters.items()}
+        learning = self.adapters or {}
+        adapters = {device: {at: size for at, size in places.items() if at in learning.get(device, ())} for device, places in parameters.items()}
         others = {device: {at: size for at, size in places.items() if at not in adapters[device]} for device, places in parameters.items()}
         self.report_kinds(adapters, native.ADAPTER)
         self.report_kinds(others, native.PARAMETER)
         self.report_kinds(gradients, native.GRADIENT)
 
-    def report_frozen(self):
+    def report_frozen(self) -> None:
         """Once: the optimizers know nothing of weights that do not learn."""
         if self.adapters is not None:
             return
-        self.adapters, frozen = {}, {}
+        self.adapters = {}
+        frozen: Places = {}
         with contextlib.suppress(Exception):
             torch = sys.modules["torch"]
             still, learning = frozen_and_adapters(torch)
@@ -166,8 +187,8 @@ class Recording:
                     note(frozen, piece)
         self.report_kinds(frozen, native.FROZEN)
 
-    def report_state(self, optimizer):
-        state = {}
+    def report_state(self, optimizer: Optimizer) -> None:
+        state: Places = {}
         with contextlib.suppress(Exception):
             for of_parameter in optimizer.state.values():
                 for value in of_parameter.values() if isinstance(of_parameter, dict) else ():
@@ -175,14 +196,14 @@ class Recording:
                         note(state, piece)
         self.report_kinds(state, native.OPTIMIZER_STATE)
 
-    def report_kinds(self, found, kind):
+    def report_kinds(self, found: Places, kind: int) -> None:
         self.recorder.kinds({device: list(places) for device, places in found.items()}, kind)
         if self.guard is not None:
             for places in found.values():
                 for address, size in places.items():
                     self.guard.oomph_guard_kind(address, size, kind)
 
-    def out_of_memory(self, device, asked, total, free):
+    def out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
         """PyTorch's observer: called before it raises, in the thread that asked."""
         if self.active and os.getpid() == self.process:
             self.out_of_memories += 1
@@ -198,7 +219,7 @@ class Recording:
             if census is not None:
                 self.recorder.census(census)
 
-    def mark_cells(self):
+    def mark_cells(self) -> None:
         """Says which cells of a notebook files are. At an out-of-memory too: it is explained while the recording goes on."""
         with contextlib.suppress(Exception):
             for file, number in cells():
@@ -206,7 +227,7 @@ class Recording:
                     self.cells.add(file)
                     self.recorder.mark(encoded(f"{CELL} {number} {file}"))
 
-    def stop(self, died=None):
+    def stop(self, died: bool | None = None) -> None:
         """Ends the recording with the final state. Once. ``died``: whether an out-of-memory has ended the program, if somebody knows."""
         if not self.active or os.getpid() != self.process:
             return
@@ -226,13 +247,13 @@ class Recording:
             self.on_cut()
 
 
-def died_of_it():
+def died_of_it() -> bool:
     """Whether an out-of-memory is what goes through this frame, or what has ended the program."""
     errors = [sys.exc_info()[1], getattr(sys, "last_value", None)]
     return any(is_out_of_memory(one) for error in errors for one in frames.chain(error))
 
 
-def cells():
+def cells() -> list[tuple[str, int]]:
     """The files that IPython pretends its cells to be, each with the number that people know it by."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
@@ -241,7 +262,7 @@ def cells():
     if isinstance(numbers, dict):
         return list(numbers.items())
     # Before IPython 8 they are not kept, but a cell's text gives its file's name again.
-    found = {}
+    found: dict[str, int] = {}
     with contextlib.suppress(Exception):
         for texts in (shell.history_manager.input_hist_raw, shell.history_manager.input_hist_parsed):
             for number, text in enumerate(texts):
@@ -249,14 +270,14 @@ def cells():
     return list(found.items())
 
 
-def by_device(snapshot):
-    devices = {}
+def by_device(snapshot: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    devices: dict[int, list[dict[str, Any]]] = {}
     for segment in snapshot["segments"]:
         devices.setdefault(segment["device"], []).append(segment)
     return devices
 
 
-def note(found, tensor):
+def note(found: Places, tensor: Tensor | None) -> None:
     """Where a tensor's memory begins, and how long it is, by device."""
     tensor = getattr(tensor, "_local_tensor", tensor)
     if tensor is None or not getattr(tensor, "is_cuda", False):
@@ -273,21 +294,22 @@ def note(found, tensor):
 class Attachment:
     """What is put into PyTorch once a process, and serves one recording after another."""
 
-    def __init__(self, torch, library, guard=None, lets_go=True):
+    def __init__(self, torch: ModuleType, library: str, guard: ctypes.PyDLL | None = None, lets_go: bool = True) -> None:
         self.recorder = native.Native(library)
         generated.watch(self.recorder)
-        self.current = None
+        self.current: Recording | None = None
         # `oomph run` has begun the current one, and wants it to the end of the program.
         self.is_of_run = False
         self.guard = guard
-        self.lets_go, self.handlers = lets_go, None
+        self.lets_go = lets_go
+        self.handlers: Handlers | None = None
         self.observes = False
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
 
-    def begin(self, recording):
+    def begin(self, recording: Recording) -> None:
         """With CUDA initialised."""
         import torch
 
@@ -305,7 +327,7 @@ class Attachment:
         recording.guard = self.guard
         recording.begin(self.recorder)
 
-    def watch(self):
+    def watch(self) -> None:
         """Hears of out-of-memories, and lets go of the frames of one that is caught, recorded or not."""
         import torch
 
@@ -316,15 +338,15 @@ class Attachment:
             with contextlib.suppress(RuntimeError):
                 torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
 
-    def before_step(self, optimizer, args, kwargs):
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.current is not None:
             self.current.before_step(optimizer, args, kwargs)
 
-    def after_step(self, optimizer, args, kwargs):
+    def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.current is not None:
             self.current.after_step(optimizer, args, kwargs)
 
-    def out_of_memory(self, device, asked, total, free):
+    def out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
         try:
             if self.current is not None:
                 self.current.out_of_memory(device, asked, total, free)
@@ -335,7 +357,7 @@ class Attachment:
             print(f"oomph: {error}", file=sys.stderr)
 
 
-def attachment(torch, library, guard=None, lets_go=True):
+def attachment(torch: ModuleType, library: str, guard: ctypes.PyDLL | None = None, lets_go: bool = True) -> Attachment:
     """The one of this process. ``lets_go``: whether a program finds more memory after an out-of-memory than it would without oomph."""
     global _attached
     if _attached is None:

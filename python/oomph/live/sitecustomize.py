@@ -7,7 +7,7 @@ import os
 import sys
 
 
-def _run_the_environments_own():
+def _run_the_environments_own() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
@@ -15,7 +15,7 @@ def _run_the_environments_own():
         spec.loader.exec_module(module)
 
 
-def _wait_for_torch(folder):
+def _wait_for_torch(folder: str) -> None:
     sys.path.insert(0, folder)
     try:
         from _oomph_live import startup

@@ -131,7 +131,7 @@ def children(thing: Any, slots: Slots | None = None) -> Iterator[Edge]:
         yield ".__traceback__", thing.__traceback__
         yield ".__cause__", thing.__cause__
         yield ".__context__", thing.__context__
-        yield ".args", BaseException.args.__get__(thing)  # type: ignore[attr-defined]
+        yield ".args", BaseException.args.__get__(thing)  # type: ignore[attr-defined]  # a descriptor, by the class
     elif not kind.__flags__ & HEAP_TYPE or kind.__module__ in ("functools", "itertools", "collections"):
         # Made in C: Python knows what it refers to, not by what name.
         name = " (lru_cache)" if kind.__name__ == "_lru_cache_wrapper" else ""

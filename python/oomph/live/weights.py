@@ -4,18 +4,30 @@ The optimizer does not know of frozen weights; the modules do. They are looked f
 tensor subclass's own code is run.
 """
 
+from __future__ import annotations
+
 import gc
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from torch import Tensor
+    from torch.nn import Parameter
 
 # How far the attributes of quantised weights are looked into: scales may have scales of their own.
 _DEPTH = 5
 
 
-def pieces(tensor, torch):
+def pieces(tensor: Any, torch: ModuleType) -> Iterator[Tensor]:
     """A tensor and the tensors among its attributes: quantised weights have their codes and scales there."""
     yield from _inside(tensor, torch, _DEPTH, set())
 
 
-def _inside(thing, torch, depth, seen):
+def _inside(thing: Any, torch: ModuleType, depth: int, seen: set[int]) -> Iterator[Tensor]:
     # Attributes may refer back to the tensor that they are of.
     if depth == 0 or id(thing) in seen or isinstance(thing, type) or issubclass(type(thing), torch.nn.Module):
         return
@@ -27,15 +39,17 @@ def _inside(thing, torch, depth, seen):
         yield from _inside(value, torch, depth - 1, seen)
 
 
-def frozen_and_adapters(torch):
+def frozen_and_adapters(torch: ModuleType) -> tuple[list[Parameter], list[Parameter]]:
     """The frozen parameters of all models, and those that learn in models that are frozen for the most part."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module) and "_parameters" in thing.__dict__]
     inside = {id(child) for module in modules for child in module._modules.values()}
-    frozen, adapters = {}, {}
+    frozen: dict[int, Parameter] = {}
+    adapters: dict[int, Parameter] = {}
     for root in modules:
         if id(root) in inside:
             continue
-        still, learning = {}, {}
+        still: dict[int, Parameter] = {}
+        learning: dict[int, Parameter] = {}
         for module in root.modules():
             for parameter in module._parameters.values():
                 if parameter is not None:

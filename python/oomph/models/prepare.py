@@ -9,10 +9,23 @@ type that the script asks for, whatever the real ones have: to convert it the ho
 ``config.json`` is asked for. No code of a model's own is run.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import os
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    # Of a tensor in a file: its name, its type as safetensors calls it, its shape, and its bytes.
+    Piece = tuple[str, str, list[int], int]
 
 # What people train with where they say nothing else.
 USUAL_SEQUENCE = 2048
@@ -31,12 +44,12 @@ ROBERTA = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-pre
 class Refused(Exception):
     """Why there is no prediction, and what to do."""
 
-    def __init__(self, why, hint):
+    def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)
         self.hint = hint
 
 
-def prepared(task):
+def prepared(task: dict[str, Any]) -> dict[str, Any] | None:
     """What is known of the model: read here, or by another process before. None if it is refused."""
     try:
         with open(task["prepared"], encoding="utf-8") as file:
@@ -53,7 +66,7 @@ def prepared(task):
     return answer
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     """Whoever sees the file sees all of it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".part", "w", encoding="utf-8") as file:
@@ -61,7 +74,7 @@ def write(path, text):
     os.replace(path + ".part", path)
 
 
-def prepare(task):
+def prepare(task: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Writes the checkpoints. Gives what is known of the model, and the script's text."""
     way, source = task["way"], where(task["model"])
     missing = [name for name in ("transformers", *task["packages"]) if importlib.util.find_spec(name) is None]
@@ -87,7 +100,7 @@ def prepare(task):
     return facts, script_of(way, kind, source, task["batch"], sequence)
 
 
-def where(model):
+def where(model: str) -> str:
     """The folder, or the name on the Hub."""
     if os.path.isfile(model):
         if os.path.basename(model) != "config.json":
@@ -102,7 +115,7 @@ def where(model):
     return model
 
 
-def configuration(source, asked):
+def configuration(source: str, asked: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     try:
@@ -122,7 +135,7 @@ def configuration(source, asked):
         ) from error
 
 
-def quantized(config, way):
+def quantized(config: PretrainedConfig, way: str) -> None:
     """A checkpoint that is quantized already is another one: only what QLoRA does itself is left to it."""
     how = getattr(config, "quantization_config", None)
     if how is None:
@@ -135,7 +148,7 @@ def quantized(config, way):
     raise Refused(f"the checkpoint is quantized ({method}), and how its weights lie is not in its config.json", "name the model that it was made from, or predict your script")
 
 
-def kind_of(config):
+def kind_of(config: PretrainedConfig) -> str:
     """What the model does with text, by the class that it was saved as; otherwise by what transformers has for it."""
     from transformers.models.auto import modeling_auto as auto
 
@@ -156,7 +169,7 @@ def kind_of(config):
     raise Refused(f"{what} is not a language model that is run by name", "predict your script: oomph predict --gpu t4 train.py")
 
 
-def most_positions(config):
+def most_positions(config: PretrainedConfig) -> int | None:
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:
@@ -164,7 +177,7 @@ def most_positions(config):
     return None
 
 
-def empty_model(config, kind):
+def empty_model(config: PretrainedConfig, kind: str) -> PreTrainedModel:
     """The model without weights: its tensors have shapes, and no memory."""
     import torch
     import transformers
@@ -178,18 +191,19 @@ def empty_model(config, kind):
         ) from error
 
 
-def not_quantized(model):
+def not_quantized(model: Module) -> int:
     """Parameters that are many matrices in one tensor, as experts are: bitsandbytes quantizes linear layers, and leaves these in 16 bits."""
     return sum(one.numel() for one in model.parameters() if one.dim() > 2)
 
 
-def write_checkpoint(model, config, dtype, folder):
+def write_checkpoint(model: PreTrainedModel, config: PretrainedConfig, dtype: str, folder: str) -> None:
     """Files of safetensors with every tensor of the model, as its own checkpoint has them, and holes for data."""
     import torch
 
     tensors = saved_tensors(model)
     wanted = getattr(torch, dtype)
-    shards, room = [], 0
+    shards: list[list[Piece]] = []
+    room = 0
     for name, tensor in tensors.items():
         kept = wanted if tensor.is_floating_point() else tensor.dtype
         size = tensor.numel() * kept.itemsize
@@ -199,18 +213,18 @@ def write_checkpoint(model, config, dtype, folder):
         shards[-1].append((name, DTYPES[str(kept).removeprefix("torch.")], list(tensor.shape), size))
         room -= size
     os.makedirs(folder)
-    places = {}
+    places: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         write_shard(os.path.join(folder, file), shard)
         places.update((name, file) for name, *_ in shard)
     total = sum(size for shard in shards for *_, size in shard)
-    with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as file:
-        json.dump({"metadata": {"total_size": total}, "weight_map": places}, file)
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as index:
+        json.dump({"metadata": {"total_size": total}, "weight_map": places}, index)
     config.save_pretrained(folder)
 
 
-def saved_tensors(model):
+def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """The tensors of the model's files. Experts that are one tensor in memory are many there, and put together on the card: here those of the last layer are, when
     everything else has been loaded. The others are as in memory, which takes seconds less."""
     tensors = model.state_dict()
@@ -229,20 +243,21 @@ def saved_tensors(model):
     }
 
 
-def layer(name):
+def layer(name: str) -> int:
     """The number of the layer that a tensor belongs to; -1 if it belongs to none."""
     found = re.search(r"\.(\d+)\.", name)
     return int(found[1]) if found else -1
 
 
-def tied(model):
+def tied(model: Module) -> list[str]:
     """Names of parameters that are others'. For transformers 4, which has no list of them."""
     kept = {name for name, _ in model.named_parameters()}
     return [name for name, _ in model.named_parameters(remove_duplicate=False) if name not in kept]
 
 
-def write_shard(path, tensors):
-    header, end = {"__metadata__": {"format": "pt"}}, 0
+def write_shard(path: str, tensors: list[Piece]) -> None:
+    header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
+    end = 0
     for name, dtype, shape, size in tensors:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
         end += size
@@ -253,7 +268,7 @@ def write_shard(path, tensors):
         file.truncate(8 + len(text) + end)
 
 
-def script_of(way, kind, model, batch, sequence):
+def script_of(way: str, kind: str, model: str, batch: int, sequence: int) -> str:
     """The script's text, with this model and these sizes as what it takes where nothing else is said."""
     name = "encode" if way == "infer" and kind == "masked" else way
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "scripts", f"{name}.py"), encoding="utf-8") as file:

@@ -5,12 +5,28 @@ Runs on the virtual GPU, on a card without a limit, with a file of JSON as its a
 card's end: it gives back what it caches, and then fails. Where ``search`` is false, the largest sizes come from a curve through the sizes that were run.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import gc
 import json
 import runpy
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from torch.amp import GradScaler
+    from torch.nn import Module
+
+    from oomph.virtual.values import Values
+
+    # What a step took, of memory that is allocated and that is reserved.
+    Took = tuple[int, int]
 
 # Longer sequences than any model's, and larger batches than anybody's.
 MOST_SEQUENCE, MOST_BATCH = 1 << 20, 1 << 16
@@ -22,7 +38,7 @@ STRAIGHT, MOST_POINTS = 0.1, 6
 FARTHEST = 8
 
 
-def main():
+def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         task = json.load(file)
     # It is a script, whose folder is first on the path.
@@ -41,7 +57,7 @@ def main():
 class Sizes:
     """One script with one model, which is loaded once."""
 
-    def __init__(self, task):
+    def __init__(self, task: dict[str, Any]) -> None:
         import torch
 
         self.torch, self.task = torch, task
@@ -58,10 +74,10 @@ class Sizes:
         # What is on the card beside PyTorch's memory.
         self.library = ctypes.CDLL("liboomph_cuda.so")
         self.library.oomph_peak.restype = ctypes.c_uint64
-        self.taken = {}
+        self.taken: dict[tuple[int, int], Took | None] = {}
         self.unread = Unread(torch, self.trained[0], followed_by(torch))
 
-    def step(self, batch, sequence):
+    def step(self, batch: int, sequence: int) -> Took | None:
         """Takes a step, and gives what it took: allocated and reserved. None if memory ran out."""
         with self.unread.step():
             took = self.one_step(batch, sequence)
@@ -70,7 +86,7 @@ class Sizes:
             took = self.one_step(batch, sequence)
         return took
 
-    def one_step(self, batch, sequence):
+    def one_step(self, batch: int, sequence: int) -> Took | None:
         torch = self.torch
         model, *rest = self.trained
         # One that is left after an error waits for the rest of its step.
@@ -85,25 +101,25 @@ class Sizes:
             rest[0].zero_grad()
         return None
 
-    def begin(self, batch, sequence):
+    def begin(self, batch: int, sequence: int) -> Took | None:
         """The first steps, as the script takes them: the optimizer makes its state in the first. Everything after them begins with nothing cached."""
         self.step(batch, sequence)
         self.taken[batch, sequence] = self.step(batch, sequence)
         return self.taken[batch, sequence]
 
-    def empty(self):
+    def empty(self) -> None:
         gc.collect()
         self.torch.cuda.empty_cache()
         self.torch.cuda.reset_peak_memory_stats()
 
-    def takes(self, batch, sequence):
+    def takes(self, batch: int, sequence: int) -> Took | None:
         """What a step takes where memory is not short."""
         if (batch, sequence) not in self.taken:
             self.empty()
             self.taken[batch, sequence] = self.step(batch, sequence)
         return self.taken[batch, sequence]
 
-    def fits(self, room, batch, sequence):
+    def fits(self, room: int, batch: int, sequence: int) -> bool:
         self.empty()
         taken = self.taken.get((batch, sequence))
         if max(self.loading, self.torch.cuda.memory_reserved(), taken[0] if taken else 0) > room:
@@ -117,7 +133,7 @@ class Sizes:
         finally:
             self.torch.cuda.set_per_process_memory_fraction(1.0)
 
-    def curve(self, value, most, step):
+    def curve(self, value: int, most: int, step: Callable[[int], Took | None]) -> dict[int, Took]:
         """What three values take: this one and its doubles, or its halves where the doubles are too many. Where one part of a step takes the most at first, and another later, it is
         doubled on, until what comes after is a straight line."""
         values = [one for one in (value, 2 * value, 4 * value) if one <= most]
@@ -129,7 +145,7 @@ class Sizes:
             took[values[-1]] = step(values[-1])
         return dict([(one, bytes) for one, bytes in took.items() if bytes][-3:])
 
-    def answer(self):
+    def answer(self) -> dict[str, Any]:
         task = self.task
         batch, sequence = task["batch"], task["sequence"]
         most = task["positions"] or MOST_SEQUENCE
@@ -150,8 +166,8 @@ class Sizes:
                 # It is the last, and too close to be sure of.
                 largest, longest = batch, sequence
             elif card["search"]:
-                largest = search(lambda one, room=safe: self.fits(room, one, sequence), *bounds(batches, safe, batch, fits), MOST_BATCH, 1)
-                longest = search(lambda one, room=safe: self.fits(room, batch, one), *bounds(sequences, safe, sequence, fits), most, self.unit)
+                largest = search(lambda one: self.fits(safe, one, sequence), *bounds(batches, safe, batch, fits), MOST_BATCH, 1)
+                longest = search(lambda one: self.fits(safe, batch, one), *bounds(sequences, safe, sequence, fits), most, self.unit)
             else:
                 # It is known which side of the asked size they are on.
                 guesses = estimate(batches, safe, MOST_BATCH, 1), estimate(sequences, safe, most, self.unit)
@@ -161,7 +177,7 @@ class Sizes:
         return {"allocated": asked[0], "reserved": asked[1], "other": other, "cards": cards}
 
 
-def followed_by(torch):
+def followed_by(torch: ModuleType) -> Values | None:
     """What follows values on the virtual GPU; None where nothing does."""
     return next((mode for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack() if hasattr(mode, "has_read")), None)
 
@@ -170,8 +186,8 @@ class Unread:
     """Most models read nothing of the card once their first block runs; before it, they look at masks. Then values need not be followed from there on, which takes most of a step's time on
     the virtual GPU. What a step reads is seen in the first one, and in each of the others, which is then taken again."""
 
-    def __init__(self, torch, model, followed):
-        self.followed = followed
+    def __init__(self, torch: ModuleType, model: Module, followed: Values | None) -> None:
+        self.followed: Values = followed  # type: ignore[assignment]  # where it is None, nothing asks for it
         lists = [one for one in model.modules() if isinstance(one, torch.nn.ModuleList) and len(one) > 1]
         self.is_seen, self.reads = False, followed is None or not lists
         self.has_begun = self.has_ended = True
@@ -180,7 +196,7 @@ class Unread:
             largest = max(lists, key=lambda one: sum(weight.numel() for weight in one.parameters()))
             largest[0].register_forward_pre_hook(self.begins)
 
-    def begins(self, *_):
+    def begins(self, *_: object) -> None:
         """The first block is called, or called again."""
         if self.has_begun:
             return
@@ -189,20 +205,20 @@ class Unread:
             self.without.enter_context(self.followed.paused())
         self.followed.has_read = False
 
-    def apart(self, scaler):
+    def apart(self, scaler: GradScaler) -> GradScaler:
         """A scaler that scales reads whether gradients are sound: values are followed again when its turn comes."""
         if not scaler.is_enabled():
             return scaler
         step = scaler.step
 
-        def after_the_end(*args, **kwargs):
+        def after_the_end(*args: Any, **kwargs: Any) -> Any:
             self.end()
             return step(*args, **kwargs)
 
         scaler.step = after_the_end
         return scaler
 
-    def end(self):
+    def end(self) -> None:
         if self.has_ended:
             return
         self.has_ended = True
@@ -214,34 +230,34 @@ class Unread:
             self.is_seen = True
 
     @contextlib.contextmanager
-    def step(self):
+    def step(self) -> Iterator[None]:
         self.was_read_after_all, self.has_begun, self.has_ended = False, self.reads, self.reads
         with contextlib.ExitStack() as self.without:
             yield
             self.end()
 
 
-def down(value, unit):
+def down(value: int, unit: int) -> int:
     return value // unit * unit
 
 
-def rises(points):
+def rises(points: dict[int, int]) -> list[float]:
     """How fast what is in tensors rises, between points that follow each other."""
     known = sorted(points.items())
     return [(high - low) / (last - first) for (first, low), (last, high) in zip(known, known[1:])]
 
 
-def bends(took):
+def bends(took: dict[int, Took | None]) -> bool:
     *_, before, last = rises({one: bytes[0] for one, bytes in took.items() if bytes})
     return last > (1 + STRAIGHT) * before
 
 
-def estimate(points, room, most, unit):
+def estimate(points: dict[int, Took], room: int, most: int, unit: int) -> int:
     """The largest value that takes no more than the room, by the curve: halfway between what is in tensors and what is reserved where memory is not short."""
     return down(sum(crossing({one: took[which] for one, took in points.items()}, room, most) for which in (0, 1)) // 2, unit)
 
 
-def crossing(points, room, most):
+def crossing(points: dict[int, int], room: int, most: int) -> int:
     """Where the curve through the last points comes to the room: a straight line, or one that bends up beyond them."""
     (first, _), *_, (middle, there), (last, _) = sorted(points.items())
     *_, before, rise = rises(points)
@@ -259,7 +275,7 @@ def crossing(points, room, most):
     return inside
 
 
-def bounds(points, room, asked, fits):
+def bounds(points: dict[int, Took], room: int, asked: int, fits: bool) -> tuple[int, int | None, int, int]:
     """What is known of the largest value that fits, by points of a curve and by whether the one that was asked about does: one that fits, and one that does not or None; and between which
     two it is thought to lie: what is reserved where memory is not short will fit, and what is in tensors must."""
     known = max((one for one, took in points.items() if took[1] <= room and (fits or one < asked)), default=0)
@@ -269,10 +285,11 @@ def bounds(points, room, asked, fits):
     over = [one for one, took in points.items() if took[0] > room and one > known]
     fails = min(over if fits else [*over, asked], default=None)
     farthest = FARTHEST * max(points)
-    return known, fails, *(min(farthest, crossing({one: took[which] for one, took in points.items()}, room, farthest)) for which in (1, 0))
+    least, last = (min(farthest, crossing({one: took[which] for one, took in points.items()}, room, farthest)) for which in (1, 0))
+    return known, fails, least, last
 
 
-def search(fits, known, fails, least, last, most, unit):
+def search(fits: Callable[[int], bool], known: int, fails: int | None, least: int, last: int, most: int, unit: int) -> int:
     """The largest value that fits, in steps of the unit: looked for between the two values that it is thought to lie between, then beyond them."""
     # Counted in units; the last may be a part of one.
     low, high, top = known // unit, fails and -(-fails // unit), -(-most // unit)

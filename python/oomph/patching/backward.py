@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import cast
 
 from .kept import carries_state
 from .reading import Request, calls_in, is_atom, names_assigned, names_read, statement_that, trains
@@ -12,12 +13,13 @@ from .source import NoPatch, Source, dotted, first_line
 def backward_once(source: Source, request: Request) -> None:
     """Losses are summed and backward comes at the end: each part gets its own backward, and its graph goes."""
     adding = statement_that(source, request, lambda one: bool(source.loops(one)) and _adds(one) is not None)
-    total, part = _adds(adding) or ("", adding.value)  # type: ignore[attr-defined]
+    # What serves adds something.
+    total, part = cast("tuple[str, ast.expr]", _adds(adding))
     loop, later, backward = _backward_after(source, adding)
     if any(isinstance(one, ast.Assign) and carries_state(source, one, None) for one in ast.walk(loop)):
         raise NoPatch(f"the rounds of the loop of line {loop.lineno} go on from one another: one backward goes through all of them")
     between = later[: later.index(backward)]
-    receiver = backward.value.func.value  # type: ignore[attr-defined]
+    receiver = backward.value.func.value  # type: ignore[attr-defined]  # as `_is_backward` has it
     scaled, dropped = _scaled(source, receiver, loop, total), [backward]
     makers = [one for one in between if isinstance(one, (ast.Assign, ast.AugAssign)) and dotted(receiver) in names_assigned(one)]
     if makers:
@@ -32,8 +34,12 @@ def backward_once(source: Source, request: Request) -> None:
             # It would take away what the parts have left.
             source.move_before(one, loop)
     gone = {id(one) for one in [*dropped, adding]}
-    uses = [node for node in ast.walk(source.scope(adding)) if isinstance(getattr(node, "ctx", None), ast.Load) and id(source.statement_of(node)) not in gone]
-    if makers and dotted(receiver) != total and any(dotted(node) == dotted(receiver) and node.lineno > backward.lineno for node in uses):  # type: ignore[attr-defined]
+    uses = [
+        node
+        for node in ast.walk(source.scope(adding))
+        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", None), ast.Load) and id(source.statement_of(node)) not in gone
+    ]
+    if makers and dotted(receiver) != total and any(dotted(node) == dotted(receiver) and node.lineno > backward.lineno for node in uses):
         raise NoPatch(f"{dotted(receiver)} is used after its backward")
     if any(dotted(node) == total for node in uses):
         # The sum is still asked for: without the graphs.

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+# What has a position.
+Placed = ast.stmt | ast.expr
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -42,18 +44,18 @@ class Source:
 
     # -- where things stand
 
-    def start(self, node: ast.AST) -> int:
-        return self._index(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+    def start(self, node: Placed) -> int:
+        return self._index(node.lineno, node.col_offset)
 
-    def end(self, node: ast.AST) -> int:
-        return self._index(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+    def end(self, node: Placed) -> int:
+        return self._index(node.end_lineno, node.end_col_offset)  # type: ignore[arg-type]  # of what was parsed, both are known
 
     def _index(self, line: int, column: int) -> int:
         # Columns count bytes.
         text = self.lines[line - 1]
         return self._starts[line - 1] + len(text.encode()[:column].decode(errors="ignore"))
 
-    def written(self, node: ast.AST) -> str:
+    def written(self, node: Placed) -> str:
         return self.text[self.start(node) : self.end(node)]
 
     def parent(self, node: ast.AST) -> ast.AST | None:
@@ -121,7 +123,7 @@ class Source:
     def insert(self, at: int, text: str) -> None:
         self._edits.append((at, at, text))
 
-    def replace(self, node: ast.AST, text: str) -> None:
+    def replace(self, node: Placed, text: str) -> None:
         self._edits.append((self.start(node), self.end(node), text))
 
     def replace_span(self, start: int, end: int, text: str) -> None:

@@ -55,7 +55,7 @@ def shard(model: nn.Module, mesh: Any = None, *, reshard_after_forward: bool = T
         fully_shard(model.get_submodule(name), reshard_after_forward=reshard_after_forward, **settings)
     # The root is needed first in the backward pass: what it has is kept from its forward pass.
     fully_shard(model, reshard_after_forward=False, **settings)
-    return Sharded(model, mesh, blocks, {parameter: module._parameters[name] for (module, name), parameter in before})  # type: ignore[misc]
+    return Sharded(model, mesh, blocks, {parameter: module._parameters[name] for (module, name), parameter in before})
 
 
 def places_of_parameters(model: nn.Module) -> list[tuple[tuple[nn.Module, str], nn.Parameter]]:

@@ -50,8 +50,8 @@ def fit_accelerate(
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise FitError("oomph.fit_accelerate takes what accelerator.prepare(model, optimizer) returns: this optimizer was not prepared")
     asked = Asked.of(batch, budget=budget, gpu=gpu, allow=allow, clip_grad_norm=clip_grad_norm, scaler=None, plan=plan)
-    kept: AccelerateLoop | None = fit_of_before(model, optimizer.optimizer, asked) if reuse else None
-    loss_of = PreparedLoss(LossOf(loss).settled(model, batch, kept.loss_of.loss_of if kept is not None else None), accelerator)  # type: ignore[attr-defined]
+    kept = fit_of_before(model, optimizer.optimizer, asked) if reuse else None
+    loss_of = PreparedLoss(LossOf(loss).settled(model, batch, kept.loss_of.loss_of if kept is not None else None), accelerator)
     if kept is not None:
         take_loss(kept, loss_of)
         return kept

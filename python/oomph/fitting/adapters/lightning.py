@@ -44,7 +44,7 @@ def _callbacks() -> tuple[type, ...]:
 _BASES = _callbacks()
 
 
-class FitLightning(*_BASES):  # type: ignore[misc]
+class FitLightning(*_BASES):  # type: ignore[misc]  # they are known where Lightning is
     """``L.Trainer(callbacks=[oomph.FitLightning()])``: training fits the GPU, with the same batches, steps, losses, logs and schedule.
 
     It plans with the first batch; samples that are longer than those come in smaller parts. Arguments are those of ``oomph.fit``.

@@ -129,7 +129,7 @@ class LoopFit(Fit):
             return loss
 
         # What schedulers look for; the step below shows them that it was called.
-        step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]
+        step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]  # a mark on the function
         self._covered = [self.optimizer.__dict__.get("step")]
         self.optimizer.step = step
 

@@ -18,6 +18,9 @@ oomph.fit takes the loss in one of three ways:
   loss=torch.nn.CrossEntropyLoss() or any loss(output, target): the batch is (input, target)
   loss=f for an f(model, batch) that calls the model and gives the loss; where the batch is a pair too, call its first parameter `model`"""
 
+# What gives the loss of a model on a batch: a LossOf, or what others have around theirs.
+Loss = Callable[[Any, Any], torch.Tensor]
+
 
 class LossOf:
     """Calls the model and the loss on a batch. Picklable, so that a child can do the same."""
@@ -39,8 +42,10 @@ class LossOf:
         if not _is_pair(batch):
             self.takes_model, self._because = True, f"the batch, a {type(batch).__name__}, is no pair (input, target), so the loss is called as f(model, batch)"
             return self
-        known = before is not None and _code(before.loss) is _code(self.loss)
-        self.takes_model = before.takes_model if known else _takes_model(self.loss, model, batch)  # type: ignore[union-attr]
+        if before is not None and _code(before.loss) is _code(self.loss):
+            self.takes_model = before.takes_model
+        else:
+            self.takes_model = _takes_model(self.loss, model, batch)
         if not self.takes_model:
             self._because = "the loss is called as loss(output, target); if it is f(model, batch), call its first parameter `model`"
         return self

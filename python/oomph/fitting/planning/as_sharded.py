@@ -81,7 +81,7 @@ class AsSharded:
 
 def _mesh_of(module: nn.Module) -> Any:
     """That of its own parameters, or of what is inside it."""
-    return next(parameter.device_mesh for parameter in module.parameters() if is_sharded_parameter(parameter))  # type: ignore[attr-defined]
+    return next(parameter.device_mesh for parameter in module.parameters() if is_sharded_parameter(parameter))
 
 
 def plain_class(module: nn.Module) -> type:

@@ -7,7 +7,7 @@ import gc
 import json
 import subprocess
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -42,7 +42,7 @@ def _cards(*name: str) -> tuple[Card, ...]:
     if ran.returncode != 0:
         raise FitError(ran.stderr.strip().removeprefix("error: "))
     return tuple(
-        Card(gpu["name"], gpu["title"], gpu["memory"], gpu["context"], tuple(map(int, gpu["compute_capability"].split("."))), gpu["sms"])  # type: ignore[arg-type]
+        Card(gpu["name"], gpu["title"], gpu["memory"], gpu["context"], cast("tuple[int, int]", tuple(map(int, gpu["compute_capability"].split(".")))), gpu["sms"])
         for gpu in json.loads(ran.stdout)["gpus"]
     )
 
@@ -95,7 +95,7 @@ def asked_for(budget: Any) -> str | int:
     if isinstance(budget, bool) or not isinstance(budget, (str, int, float)):
         raise FitError(f'budget={budget!r} is no size: give "auto", or a size such as "14GiB"')
     try:
-        return int(size_in_bytes(budget))  # type: ignore[arg-type]
+        return int(size_in_bytes(budget))  # type: ignore[arg-type]  # of a float it gives a float
     except (ValueError, OverflowError) as error:
         raise FitError(f"budget={budget!r}: {error}") from None
 

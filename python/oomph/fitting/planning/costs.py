@@ -193,6 +193,7 @@ def seconds_of(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> f
     """An estimate, of a whole step: forward, backward (twice the work), what is run again, copies to the host where they are not hidden, and the update."""
     parts = -(-step.samples // (plan.micro or step.samples))
     samples = -(-step.samples // parts)
+    operations: float
     gpu, operations = costs.work(None, samples)
     forward = gpu
     gpu, operations = 3 * gpu, 3 * operations
@@ -208,7 +209,7 @@ def seconds_of(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> f
         for name in getattr(plan, mode):
             if name in costs.blocks:
                 gpu += costs.again_in_part(name, mode, speeds, half) * scale
-                operations += _HOOKED[mode] * len(costs.blocks[name].operations)  # type: ignore[assignment]
+                operations += _HOOKED[mode] * len(costs.blocks[name].operations)
     if plan.tiles:
         for name in costs.blocks.keys() - set(plan.checkpoint):
             # What is in tiles is run again; in a block that is run again anyway, it is not run once more.

@@ -43,12 +43,12 @@ def _pickler() -> type:
 
 def pack(things: Any, *, onto_gpu: bool = False) -> bytes:
     """The bytes that ``unpack`` makes ``things`` of. With ``onto_gpu``, tensors of the CPU arrive on the GPU."""
-    base = _pickler()
+    base: Any = _pickler()
     # Kept until the end: an id must not come back for another tensor.
     seen: dict[int, torch.Tensor] = {}
     weights = _Weights()
 
-    class Packer(base):  # type: ignore[misc, valid-type]
+    class Packer(base):
         # Modules inside have hooks of FSDP2 too.
         sharded = isinstance(things, dict) and isinstance(things.get("model"), torch.nn.Module) and is_sharded(things["model"])
 
@@ -73,7 +73,7 @@ def pack(things: Any, *, onto_gpu: bool = False) -> bytes:
             if isinstance(thing, torch.nn.Module) and self.sharded:
                 return _empty, (plain_class(thing),), plain_state(thing)
             if isinstance(thing, torch.optim.Optimizer) and type(thing).__getstate__ is torch.optim.Optimizer.__getstate__:
-                return copyreg.__newobj__, (type(thing),), {**_attributes_beside(thing), **thing.__getstate__()}  # type: ignore[attr-defined]
+                return copyreg.__newobj__, (type(thing),), {**_attributes_beside(thing), **thing.__getstate__()}  # type: ignore[attr-defined]  # pickle's own
             return super().reducer_override(thing) if hasattr(base, "reducer_override") else NotImplemented
 
     out = io.BytesIO()
@@ -152,7 +152,7 @@ def _taken_apart(tensor: torch.Tensor, onto_gpu: bool, weights: _Weights) -> tup
     parameter, grad = isinstance(tensor, torch.nn.Parameter), tensor.requires_grad and tensor.is_leaf
     if is_wrapper(tensor):
         weights.add(tensor, on_host=False)
-        names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        names, context = tensor.__tensor_flatten__()
         inner = {name: getattr(tensor, name) for name in names}
         return _wrapped, (type(tensor), inner, context, tuple(tensor.size()), tensor.stride(), parameter, grad)
     waits = onto_gpu and _waits_for_the_gpu(tensor)

@@ -96,8 +96,8 @@ class Measured(Generic[AnyPlan]):
     timed: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        plan = self.plan
-        return {**dataclasses.asdict(self), "plan": plan.to_dict() if isinstance(plan, Plan) else dataclasses.asdict(plan)}  # type: ignore[call-overload]
+        plan: Any = self.plan
+        return {**dataclasses.asdict(self), "plan": plan.to_dict() if isinstance(plan, Plan) else dataclasses.asdict(plan)}
 
     @staticmethod
     def from_dict(given: dict[str, Any]) -> Measured[Plan]:

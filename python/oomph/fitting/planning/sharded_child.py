@@ -114,10 +114,11 @@ class Ways:
             least.plain, least.tried = plain, tried
             return least, None, blocks
         found, search = best
-        if trials is not None and not same_parts(trials.sharing.sharding, found.chosen.plan.shard if found.chosen is not None else ""):
+        chosen = found.chosen.plan.shard if found.chosen is not None else ""
+        if trials is not None and not same_parts(trials.sharing.sharding, chosen):
             # It is run once more, for what leads to it and away from it.
             self._forget(trials)
-            trials = self._trials(self._sharing(found.chosen.plan.shard))  # type: ignore[union-attr]
+            trials = self._trials(self._sharing(chosen))
         assert trials is not None
         self._measure_by(search, trials)
         found.chain = [plain] if plain.plan != found.plain.plan else []
@@ -185,7 +186,7 @@ class Among(Trials):
     def leave(self) -> None:
         """Costs stay, tensors go."""
         self.reset()
-        self.model = self.optimizer = self.loss_of = self.batch = None  # type: ignore[assignment]
+        self.model = self.optimizer = self.loss_of = self.batch = None
         self.state = {}
 
     def alone(self, plan: Plan) -> float:

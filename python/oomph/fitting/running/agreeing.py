@@ -20,7 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -215,11 +215,12 @@ class Together:
             return
         # Later than that, the others have given up too.
         end = time.monotonic() + _timeout().total_seconds()
+        store = cast("dist.Store", self._store)
         while True:
             # In this order: who has ended, or failed, wrote before that what it started.
             over = self._said(step, "ended") > 0 or self._said(step, "failed") == dist.get_world_size()
-            if self._store.check([f"{step.number}/{place}"]):  # type: ignore[union-attr]
-                self._take_part(Call.from_json(self._store.get(f"{step.number}/{place}").decode()))  # type: ignore[union-attr]
+            if store.check([f"{step.number}/{place}"]):
+                self._take_part(Call.from_json(store.get(f"{step.number}/{place}").decode()))
                 place += 1
             elif over:
                 return
@@ -260,7 +261,7 @@ class Together:
             self._store.add(f"{step.number}/{what}", 1)
 
     def _said(self, step: _Step, what: str) -> int:
-        return int(self._store.add(f"{step.number}/{what}", 0))  # type: ignore[union-attr]
+        return int(cast("dist.Store", self._store).add(f"{step.number}/{what}", 0))
 
     def _say_broken(self) -> None:
         """To who waits for what this rank would have started next."""

@@ -15,7 +15,7 @@ import torch
 
 from oomph.fitting.errors import NotSplittable
 from oomph.fitting.losses.counts import Accumulator, Counted, Weighing, batch_norms
-from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.losses.loss_of import Loss
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running.batches import cuts, moved, per_sample, samples, take
 from oomph.fitting.running.sharded import agree_on_parts
@@ -37,7 +37,7 @@ class Running:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        loss_of: LossOf,
+        loss_of: Loss,
         plan: Plan,
         example: Any,
         weighing: Weighing | None,
@@ -154,9 +154,11 @@ class Running:
         whole = len(parts) == 1
         if not whole and (names := batch_norms(self.model)):
             raise NotSplittable(f"{names[0]} takes statistics over the batch, and the batch is cut: was model.train() called after oomph.fit? Call it before")
-        gathered = Accumulator(self.weighing) if not whole else None  # type: ignore[arg-type]
+        # There is a rule where a batch is cut.
+        weighing = cast(Weighing, self.weighing)
+        gathered = Accumulator(weighing) if not whole else None
         # The sum is divided at the end, and what was there before must not be.
-        aside = self._set_aside() if gathered is not None and self.weighing.kind != "sum" and not begun else []  # type: ignore[union-attr]
+        aside = self._set_aside() if gathered is not None and weighing.kind != "sum" and not begun else []
         release = release and not aside
         loss = None
         parts = parts[:only]
@@ -180,7 +182,7 @@ class Running:
                         scaled = gathered.scale(loss, counted, stop - start, last=self._gradients_so_far() if weighed_now else None)
                         if weighed_now:
                             gathered.refuse_uneven()
-                        self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr]
+                        self.weight = weighing.weight(counted, stop - start)
                         return scaled
 
                     part = moved(batch if whole else take(batch, start, stop), self.device)

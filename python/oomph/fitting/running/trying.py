@@ -159,7 +159,7 @@ def everything_kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer, de
             if called is None:
                 vars(optimizer).pop("_opt_called", None)
             else:
-                optimizer._opt_called = called  # type: ignore[attr-defined]
+                optimizer._opt_called = called
             with torch.no_grad():
                 for parameter, value, gradient in zip(trained, values, gradients):
                     parameter.copy_(value)

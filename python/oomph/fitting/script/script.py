@@ -149,7 +149,7 @@ class Script:
         speeds = assumed_speeds(card.multiprocessors, card.capability)
         loss_of = _Within(LossOf(step.loss), self.reader.backward.autocast_around)
         # A scaler is a few numbers: plans are the same with it.
-        fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.task["allow"]), self._clip(seen))  # type: ignore[arg-type]
+        fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.task["allow"]), self._clip(seen))
         self._free_leftovers(step)
         self._check(step, loss_of)
         held = torch.cuda.memory_allocated() - bytes_on(fitted.device, fitted.model, self.optimizer, step.batch)

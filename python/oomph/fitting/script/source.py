@@ -182,8 +182,7 @@ class Reader:
 
     def is_scaler(self, function: ast.expr) -> bool:
         """Whether it is ``scale`` of a GradScaler."""
-        scales = isinstance(function, ast.Attribute) and function.attr == "scale"
-        return scales and isinstance(self.value(function.value), torch.amp.GradScaler)  # type: ignore[attr-defined]
+        return isinstance(function, ast.Attribute) and function.attr == "scale" and isinstance(self.value(function.value), torch.amp.GradScaler)
 
     def is_accumulation(self, divisor: ast.expr) -> bool:
         """Whether a loss is divided by it because a step has so many backward passes: a mean over the whole batch does not need that."""
@@ -549,8 +548,10 @@ def _dotted(node: ast.expr) -> str | None:
     """``a.b.c``, or None if it is anything but names."""
     if isinstance(node, ast.Name):
         return node.id
-    before = _dotted(node.value) if isinstance(node, ast.Attribute) else None
-    return None if before is None else f"{before}.{node.attr}"  # type: ignore[attr-defined]
+    if not isinstance(node, ast.Attribute):
+        return None
+    before = _dotted(node.value)
+    return None if before is None else f"{before}.{node.attr}"
 
 
 def _path(node: ast.expr) -> str | None:

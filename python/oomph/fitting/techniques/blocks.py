@@ -148,7 +148,7 @@ def _surround(module: nn.Module) -> _Layers:
     forward = torch.compiler.disable(forward)
     # A method is deep-copied with its module, and pickled by this name: then it is found in the class, as if nothing lay around it.
     forward.__name__ = "forward"
-    forward.oomph_layers = layers  # type: ignore[attr-defined]
+    forward.oomph_layers = layers  # type: ignore[attr-defined]  # a mark on the function
     layers.method = types.MethodType(forward, module)
     # Not by setattr: wrappers such as torch.compile's pass attributes on to the module inside.
     module.__dict__[place] = layers.method

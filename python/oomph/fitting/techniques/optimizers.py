@@ -173,7 +173,7 @@ class ResumableStep:
             return kept(*args, **kwargs) if self._undone else self.step(*args, **kwargs)
 
         # A scheduler that is made later has nothing to add to this: `step` shows it that it was called.
-        step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]
+        step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]  # a mark on the function
         self._installed = step
         self.optimizer.step = step
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from oomph.fitting.errors import NotSplittable
-from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.losses.loss_of import Loss
 from oomph.fitting.running.batches import moved, pick, shortened
 from oomph.fitting.running.repeating import Before, random_numbers_kept
 from oomph.fitting.techniques.blocks import find_blocks, get_block
@@ -40,7 +40,7 @@ _NUMBERS = ("layer_idx", "layer_id", "layer_index", "layer_number", "block_idx",
 _HIDES = 1e-3
 
 
-def find_tiled(model: nn.Module, loss_of: LossOf, example: Any) -> tuple[str, ...]:
+def find_tiled(model: nn.Module, loss_of: Loss, example: Any) -> tuple[str, ...]:
     """The names of the modules that can be run in tiles along the sequence, never one inside another; the largest that can are taken.
 
     One sample of the example goes through the first blocks of the model; of a long sequence its beginning, if the model takes that.

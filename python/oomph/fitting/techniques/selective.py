@@ -203,7 +203,7 @@ class _View:
 
 
 def _unpack(saved: Stayed | HandedOn | _View) -> torch.Tensor:
-    return saved.value() if type(saved) is _View else saved()  # type: ignore[operator]
+    return saved.value() if isinstance(saved, _View) else saved()
 
 
 class _Call:

@@ -9,26 +9,26 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 
-def half():
+def half() -> torch.dtype:
     """bfloat16; float16 on cards before Ampere, which have none."""
     return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
 
 
-def load(name):
+def load(name: str) -> tuple[torch.nn.Module]:
     return (AutoModelForMaskedLM.from_pretrained(name, dtype=half(), device_map={"": 0}).eval(),)
 
 
-def batch(model, size, sequence):
+def batch(model: torch.nn.Module, size: int, sequence: int) -> torch.Tensor:
     """Random tokens, none of them padding, in place of a text."""
     return torch.randint(model.config.get_text_config().vocab_size, (size, sequence), device="cuda")
 
 
 @torch.inference_mode()
-def step(model, tokens):
+def step(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return model(input_ids=tokens).logits
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="MODEL")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a batch")

@@ -12,26 +12,26 @@ from transformers import AutoModelForCausalLM
 NEW = 2
 
 
-def half():
+def half() -> torch.dtype:
     """bfloat16; float16 on cards before Ampere, which have none."""
     return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
 
 
-def load(name):
+def load(name: str) -> tuple[torch.nn.Module]:
     return (AutoModelForCausalLM.from_pretrained(name, dtype=half(), device_map={"": 0}).eval(),)
 
 
-def batch(model, size, sequence):
+def batch(model: torch.nn.Module, size: int, sequence: int) -> torch.Tensor:
     """Random tokens, none of them padding, in place of prompts."""
     return torch.randint(model.config.get_text_config().vocab_size, (size, max(1, sequence - NEW)), device="cuda")
 
 
 @torch.inference_mode()
-def step(model, tokens):
+def step(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="MODEL")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a batch")

@@ -10,12 +10,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 
-def half():
+def half() -> torch.dtype:
     """bfloat16; float16 on cards before Ampere, which have none."""
     return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
 
 
-def load(name, rate=1e-4):
+def load(name: str, rate: float = 1e-4) -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     model = AutoModelForCausalLM.from_pretrained(name, dtype=half(), device_map={"": 0})
     model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
     # Activations are computed again in the backward pass.
@@ -26,12 +26,12 @@ def load(name, rate=1e-4):
     return model.train(), optimizer, scaler
 
 
-def batch(model, size, sequence):
+def batch(model: torch.nn.Module, size: int, sequence: int) -> torch.Tensor:
     """Random tokens, none of them padding, in place of a text."""
     return torch.randint(model.config.get_text_config().vocab_size, (size, sequence), device="cuda")
 
 
-def step(model, optimizer, scaler, tokens):
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, tokens: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cuda", half()):
         loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
     scaler.scale(loss).backward()
@@ -41,7 +41,7 @@ def step(model, optimizer, scaler, tokens):
     return loss.detach()
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="MODEL")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a batch")

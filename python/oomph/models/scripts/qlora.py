@@ -11,12 +11,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 
-def half():
+def half() -> torch.dtype:
     """bfloat16; float16 on cards before Ampere, which have none."""
     return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
 
 
-def load(name, rate=1e-4):
+def load(name: str, rate: float = 1e-4) -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     # NF4, and the constants of the quantization are quantized too.
     bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=half())
     model = AutoModelForCausalLM.from_pretrained(name, dtype=half(), quantization_config=bits, device_map={"": 0})
@@ -30,12 +30,12 @@ def load(name, rate=1e-4):
     return model.train(), optimizer, scaler
 
 
-def batch(model, size, sequence):
+def batch(model: torch.nn.Module, size: int, sequence: int) -> torch.Tensor:
     """Random tokens, none of them padding, in place of a text."""
     return torch.randint(model.config.get_text_config().vocab_size, (size, sequence), device="cuda")
 
 
-def step(model, optimizer, scaler, tokens):
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, tokens: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cuda", half()):
         loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
     scaler.scale(loss).backward()
@@ -45,7 +45,7 @@ def step(model, optimizer, scaler, tokens):
     return loss.detach()
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="MODEL")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a batch")
