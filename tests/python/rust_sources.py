@@ -61,6 +61,19 @@ def split(text):
     return "".join([*built, text[at:]]), "".join(tests)
 
 
+def modules(root):
+    """Each file below a `src`: the module it is, its path, what is built of it, and what is for tests. Of a module that is there for tests alone nothing is built: `None`."""
+    read, for_tests = {}, set()
+    for path in sorted(root.rglob("*.rs")):
+        name = path.relative_to(root).with_suffix("").parts
+        name = name[:-1] if name[-1] in ("mod", "lib") else name
+        read[name] = path, *split(code(path.read_text()))
+        for_tests |= {(*name, module) for module in re.findall(r"\bmod (\w+);", read[name][-1])}
+    for name, (path, built, tests) in read.items():
+        is_for_tests = any(name[:length] in for_tests for length in range(1, len(name) + 1))
+        yield name, path, *((None, built + tests) if is_for_tests else (built, tests))
+
+
 def imports(text):
     """What each `use` brings in: whether it shows it to others, the path, and the name that it has here (`*` for all)."""
     for public, tree in _USE.findall(text):

@@ -86,18 +86,12 @@ class Module:
 class Crate:
     def __init__(self, root):
         self.root = root
-        self.modules, self.files, self.built = {}, {}, {}
-        for_tests = set()
+        self.modules, self.files = {}, {}
         # What `main.rs` is, and what lies in `bin`, are crates of their own, which nobody can use.
-        for path in sorted(set(root.rglob("*.rs")) - {root / "main.rs"} - set(root.glob("bin/**/*"))):
-            name = path.relative_to(root).with_suffix("").parts
-            name = name[:-1] if name[-1] in ("mod", "lib") else name
-            text, tests = rust_sources.split(rust_sources.code(path.read_text()))
-            self.built[name] = path, text
-            for_tests |= {(*name, module) for module in re.findall(r"\bmod (\w+);", tests)}
-        for name, (path, text) in self.built.items():
-            if not any(name[:length] in for_tests for length in range(1, len(name) + 1)):
-                self.add(name, path, text)
+        built = {name: (path, text) for name, path, text, _ in rust_sources.modules(root) if text is not None and name[:1] not in (("main",), ("bin",))}
+        self.known = built.keys()
+        for name, (path, text) in built.items():
+            self.add(name, path, text)
         self.macros = {}
         for name, module in self.modules.items():
             for macro in re.findall(r"macro_rules! (\w+)", module.body):
@@ -111,7 +105,7 @@ class Crate:
             text = text[: inside.start()] + text[end:]
         for file, module in re.findall(r'#\[path = "([^"]+)"\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))? )?mod (\w+);', text):
             elsewhere, child = (path.parent / file).resolve(), (*name, module)
-            if child in self.built:
+            if child in self.known:
                 self.files.setdefault(child, set()).add(os.path.relpath(elsewhere, self.root))
             else:
                 self.add(child, elsewhere, rust_sources.split(rust_sources.code(elsewhere.read_text()))[0])
