@@ -1,6 +1,6 @@
 //! How oomph writes and reads numbers, and shows other people's text without harm.
 //!
-//! Sizes in bytes are written by [`bytes`] and read by [`Size`]; the Python package (`oomph/_measure.py`) and the report's page (`web/src/format.ts`) do the
+//! Sizes in bytes are written by [`bytes`] and read by [`Size`]; the Python package (`oomph/_sizes.py`) and the report's page (`web/src/format.ts`) do the
 //! same in their languages, and one table of cases, `sizes.json`, holds all three to it. Boundary: no dependencies, and nothing about memory or GPUs.
 
 mod harmless;
