@@ -110,7 +110,7 @@ SINCE ?= HEAD
 quick: $(VENV)/.ready
 	$(PYTHON) tests/quick.py --since $(SINCE)
 
-fetched: $(VENV)/.ready $(if $(PYTEST_TIER),,$(VENV_2_11)/.ready) $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
+fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 
 # Everything in one call, the extension module too: what one waits for, another uses the time for.
 compiled:

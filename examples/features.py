@@ -1,6 +1,6 @@
 """Makes a table of features, keeps samples of it and puts them together: what holds the RAM?
 
-oomph run --ram examples/features.py
+    oomph run --ram examples/features.py
 """
 
 import numpy as np

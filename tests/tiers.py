@@ -1,6 +1,6 @@
 """Which tests `make test` leaves to `make test-all`, read from tests/second_tier.toml: whatever is not named there is in the first tier.
 
-    tiers.py skips      what `cargo test` is given after `--`, to leave out the Rust tests of the second tier
+tiers.py skips      what `cargo test` is given after `--`, to leave out the Rust tests of the second tier
 """
 
 import fnmatch

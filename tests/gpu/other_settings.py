@@ -6,59 +6,21 @@ What a replay of the default recording says for a setting is held against what t
 (crates/oomph-replay/tests/other_settings.rs). Rows are written to OUT_DIR/other_settings.jsonl, and a recording under the
 default settings of each case beside them.
 """
-
 import json, os, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CASES = [
-    "accumulate",
-    "accumulated_gradients",
-    "checkpointed",
-    "clones",
-    "closure",
-    "deep_unet",
-    "eval_grad",
-    "eval_nograd",
-    "foreach",
-    "frozen",
-    "fused",
-    "gan",
-    "kv_cache",
-    "logits",
-    "lstm",
-    "outputs_list",
-    "streams",
-    "big_temp",
-    "gpt2_lengths",
-    "llama_lengths",
-    "t5_lengths",
-    "vit_sizes",
-    "mobilenet_eval",
-]
-SETTINGS = [
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:64",
-    "roundup_power2_divisions:4",
-    "max_split_size_mb:128",
-    "roundup_power2_divisions:8",
-    "large_segment_size_mb:64",
-    "expandable_segments:True,large_segment_size_mb:12",
-]
+CASES = ["accumulate", "accumulated_gradients", "checkpointed", "clones", "closure", "deep_unet", "eval_grad",
+         "eval_nograd", "foreach", "frozen", "fused", "gan", "kv_cache", "logits", "lstm", "outputs_list", "streams",
+         "big_temp", "gpt2_lengths", "llama_lengths", "t5_lengths", "vit_sizes", "mobilenet_eval"]
+SETTINGS = ["", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4",
+            "max_split_size_mb:128", "roundup_power2_divisions:8", "large_segment_size_mb:64",
+            "expandable_segments:True,large_segment_size_mb:12"]
 # Run once the model of the allocator was finished, under settings that it was not tried on before.
 LATER_CASES = ["moe_tokens", "lstm_lengths", "unet_sizes", "t5_generate", "gpt2_accumulate"]
-LATER_SETTINGS = [
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:32",
-    "max_split_size_mb:256",
-    "roundup_power2_divisions:2",
-    "roundup_power2_divisions:16",
-    "roundup_power2_divisions:[16:8,64:4,>:2]",
-    "large_segment_size_mb:32",
-    "max_split_size_mb:96,max_non_split_rounding_mb:32",
-]
+LATER_SETTINGS = ["", "expandable_segments:True", "max_split_size_mb:32", "max_split_size_mb:256", "roundup_power2_divisions:2",
+                  "roundup_power2_divisions:16", "roundup_power2_divisions:[16:8,64:4,>:2]", "large_segment_size_mb:32",
+                  "max_split_size_mb:96,max_non_split_rounding_mb:32"]
 
 
 def lengths(count, low, high):
@@ -84,14 +46,12 @@ def ids(torch, vocab, batch, length):
 
 def case_gpt2_lengths(torch, keep):
     import transformers as t
-
     model = t.GPT2LMHeadModel(t.GPT2Config(n_layer=6, n_embd=512, n_head=8)).cuda()
     train(torch, keep, model, [ids(torch, 50257, 4, n) for n in lengths(12, 64, 700)])
 
 
 def case_llama_lengths(torch, keep):
     import transformers as t
-
     config = t.LlamaConfig(hidden_size=768, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=12, vocab_size=32000)
     model = t.LlamaForCausalLM(config).cuda().bfloat16()
     train(torch, keep, model, [ids(torch, 32000, 3, n) for n in lengths(10, 100, 1500)])
@@ -99,21 +59,18 @@ def case_llama_lengths(torch, keep):
 
 def case_t5_lengths(torch, keep):
     import transformers as t
-
     model = t.T5ForConditionalGeneration(t.T5Config(d_model=512, d_ff=1024, num_layers=4, vocab_size=20000, decoder_start_token_id=0)).cuda()
     train(torch, keep, model, [ids(torch, 20000, 6, n) for n in lengths(12, 40, 500)])
 
 
 def case_vit_sizes(torch, keep):
     import torchvision
-
     model = torchvision.models.convnext_tiny().cuda()
     train(torch, keep, model, [torch.randn(8, 3, n // 32 * 32, n // 32 * 32, device="cuda") for n in lengths(10, 96, 384)], fused=True)
 
 
 def case_mobilenet_eval(torch, keep):
     import torchvision
-
     model = keep["model"] = torchvision.models.mobilenet_v3_large().cuda()
     train(torch, keep, model, [torch.randn(16, 3, 160, 160, device="cuda") for _ in range(3)])
     model.eval()
@@ -171,7 +128,6 @@ def case_unet_sizes(torch, keep):
 
 def case_t5_generate(torch, keep):
     import transformers as t
-
     config = t.T5Config(d_model=512, d_ff=1024, num_layers=4, vocab_size=20000, decoder_start_token_id=0)
     model = keep["model"] = t.T5ForConditionalGeneration(config).cuda().eval()
     with torch.no_grad():
@@ -183,7 +139,6 @@ def case_t5_generate(torch, keep):
 def case_gpt2_accumulate(torch, keep):
     """Micro-batches of different lengths, their gradients added up."""
     import transformers as t
-
     model = keep["model"] = t.GPT2LMHeadModel(t.GPT2Config(n_layer=4, n_embd=384, n_head=6)).cuda()
     optimizer = keep["optim"] = torch.optim.AdamW(model.parameters(), fused=True)
     for round_ in range(3):
@@ -210,22 +165,11 @@ def child(folder, case, conf):
     stats = torch.cuda.memory_stats()
     if not conf:
         torch.cuda.memory._dump_snapshot(os.path.join(folder, case + ".pickle"))
-    print(
-        "JSON "
-        + json.dumps(
-            dict(
-                case=case,
-                conf=conf,
-                torch=torch.__version__,
-                gpu=torch.cuda.get_device_name(),
-                allocated=stats["allocated_bytes.all.peak"],
-                reserved=stats["reserved_bytes.all.peak"],
-                allocations=stats["allocation.all.allocated"],
-                requested=stats["requested_bytes.all.allocated"],
-                retries=stats["num_alloc_retries"],
-            )
-        )
-    )
+    print("JSON " + json.dumps(dict(
+        case=case, conf=conf, torch=torch.__version__, gpu=torch.cuda.get_device_name(),
+        allocated=stats["allocated_bytes.all.peak"], reserved=stats["reserved_bytes.all.peak"],
+        allocations=stats["allocation.all.allocated"], requested=stats["requested_bytes.all.allocated"],
+        retries=stats["num_alloc_retries"])))
 
 
 def main():

@@ -7,7 +7,6 @@ record_stream, empty_cache, private pools, and a limit that it runs into. Its sn
 statistics are the truth that the model of the allocator is held against (crates/oomph-replay/tests/random_traces.rs).
 Nothing is computed, so a case takes as long as CUDA takes to start.
 """
-
 import json, lzma, os, random, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -93,22 +92,9 @@ def child(path, conf, seed):
     torch.cuda.memory._dump_snapshot(path)
     keys = [k for k in stats if k.startswith("num_") or k.endswith((".all.peak", ".all.current"))]
     limit = int(cap / total * total) if cap else None
-    print(
-        "JSON "
-        + json.dumps(
-            dict(
-                case=os.path.basename(path)[:-7],
-                torch=torch.__version__,
-                gpu=torch.cuda.get_device_name(),
-                conf=conf,
-                seed=seed,
-                fraction=cap / total if cap else None,
-                total=total,
-                caught=caught,
-                stats={k: stats[k] for k in keys},
-            )
-        )
-    )
+    print("JSON " + json.dumps(dict(
+        case=os.path.basename(path)[:-7], torch=torch.__version__, gpu=torch.cuda.get_device_name(), conf=conf, seed=seed,
+        fraction=cap / total if cap else None, total=total, caught=caught, stats={k: stats[k] for k in keys})))
 
 
 def main():

@@ -8,7 +8,6 @@ Each case writes CASE.pickle (the snapshot) and one JSON line to truth.jsonl: wh
 did, and the storage addresses of parameters, gradients and optimizer state that were alive at the end, so that
 oomph's inference of kinds can be scored. The cases are chosen to differ from the ones oomph was written against.
 """
-
 import gc, json, os, pickle, subprocess, sys, time
 
 MIB = 2**20
@@ -60,15 +59,13 @@ def mlp_batch(torch, n=256, inputs=256, outputs=64):
 
 
 def case_ring(torch, keep):
-    m = keep["model"] = net(torch)
-    o = keep["optim"] = torch.optim.Adam(m.parameters())
+    m = keep["model"] = net(torch); o = keep["optim"] = torch.optim.Adam(m.parameters())
     loop(torch, m, mlp_batch(torch), o, 6, torch.nn.functional.cross_entropy)
 
 
 def case_late(torch, keep):
     """Recording switched on only after two steps."""
-    m = keep["model"] = net(torch)
-    o = keep["optim"] = torch.optim.Adam(m.parameters())
+    m = keep["model"] = net(torch); o = keep["optim"] = torch.optim.Adam(m.parameters())
     loop(torch, m, mlp_batch(torch), o, 2, torch.nn.functional.cross_entropy)
     record(torch)
     loop(torch, m, mlp_batch(torch), o, 3, torch.nn.functional.cross_entropy)
@@ -76,8 +73,7 @@ def case_late(torch, keep):
 
 def case_accumulate(torch, keep):
     """total_loss += loss: the classic."""
-    m = keep["model"] = net(torch, width=1024)
-    x, y = mlp_batch(torch, 2048)()
+    m = keep["model"] = net(torch, width=1024); x, y = mlp_batch(torch, 2048)()
     total_loss = 0
     for _ in range(8):
         loss = torch.nn.functional.cross_entropy(m(x), y)
@@ -87,8 +83,7 @@ def case_accumulate(torch, keep):
 
 def case_outputs_list(torch, keep):
     """Training that is right, except that predictions (with their graph) are collected for a metric."""
-    m = keep["model"] = net(torch, width=1024)
-    o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
+    m = keep["model"] = net(torch, width=1024); o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
     outputs = keep["outputs"] = []
     for _ in range(6):
         x, y = mlp_batch(torch, 2048)()
@@ -118,8 +113,7 @@ def case_eval_nograd(torch, keep):
 
 
 def lm_step(torch, keep, vocab, batch=8, seq=256, steps=3, optim="AdamW", **kw):
-    m = keep["model"] = TinyLM.make(torch, vocab=vocab)
-    o = keep["optim"] = getattr(torch.optim, optim)(m.parameters(), **kw)
+    m = keep["model"] = TinyLM.make(torch, vocab=vocab); o = keep["optim"] = getattr(torch.optim, optim)(m.parameters(), **kw)
 
     def data():
         ids = torch.randint(0, vocab, (batch, seq), device="cuda")
@@ -136,20 +130,17 @@ def case_logits(torch, keep):
 
 
 def case_foreach(torch, keep):
-    m = keep["model"] = net(torch, width=3072, depth=8)
-    o = keep["optim"] = torch.optim.AdamW(m.parameters())
+    m = keep["model"] = net(torch, width=3072, depth=8); o = keep["optim"] = torch.optim.AdamW(m.parameters())
     loop(torch, m, mlp_batch(torch, 32), o, 3, torch.nn.functional.cross_entropy)
 
 
 def case_fused(torch, keep):
-    m = keep["model"] = net(torch, width=3072, depth=8)
-    o = keep["optim"] = torch.optim.AdamW(m.parameters(), fused=True)
+    m = keep["model"] = net(torch, width=3072, depth=8); o = keep["optim"] = torch.optim.AdamW(m.parameters(), fused=True)
     loop(torch, m, mlp_batch(torch, 32), o, 3, torch.nn.functional.cross_entropy)
 
 
 def case_clones(torch, keep):
-    m = keep["model"] = net(torch)
-    x = torch.randn(8 * MIB, device="cuda")
+    m = keep["model"] = net(torch); x = torch.randn(8 * MIB, device="cuda")
     copies = keep["copies"] = [x.clone() for _ in range(12)]
     o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
     loop(torch, m, mlp_batch(torch), o, 3, torch.nn.functional.cross_entropy)
@@ -157,8 +148,7 @@ def case_clones(torch, keep):
 
 def case_big_temp(torch, keep):
     """Pairwise distances by broadcasting: one temporary makes the peak."""
-    a = torch.randn(2000, 64, device="cuda")
-    b = torch.randn(2000, 64, device="cuda")
+    a = torch.randn(2000, 64, device="cuda"); b = torch.randn(2000, 64, device="cuda")
     for _ in range(3):
         d = ((a[:, None, :] - b[None, :, :]) ** 2).sum(-1).sqrt()
         best = d.argmin(-1)
@@ -167,8 +157,7 @@ def case_big_temp(torch, keep):
 
 
 def case_thrash(torch, keep):
-    m = keep["model"] = net(torch, width=1024)
-    o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
+    m = keep["model"] = net(torch, width=1024); o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
     for _ in range(6):
         loop(torch, m, mlp_batch(torch, 4096), o, 1, torch.nn.functional.cross_entropy)
         gc.collect()
@@ -186,8 +175,7 @@ def case_streams(torch, keep):
         y.record_stream(torch.cuda.current_stream())
         z = (y + 1).sum()
         del x, y
-        big = torch.randn(128 * MIB // 4, device="cuda")
-        del big
+        big = torch.randn(128 * MIB // 4, device="cuda"); del big
     keep["z"] = z
 
 
@@ -195,19 +183,15 @@ def case_cudagraph(torch, keep):
     m = keep["model"] = net(torch, width=1024).eval()
     static = keep["static"] = torch.randn(4096, 256, device="cuda")
     with torch.no_grad():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
+        side = torch.cuda.Stream(); side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):
-                m(static)
+            for _ in range(2): m(static)
         torch.cuda.current_stream().wait_stream(side)
         g = keep["graph"] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(g):
             keep["out"] = m(static)
-        for _ in range(3):
-            g.replay()
-        for _ in range(3):
-            y = m(torch.randn(4096, 256, device="cuda"))
+        for _ in range(3): g.replay()
+        for _ in range(3): y = m(torch.randn(4096, 256, device="cuda"))
 
 
 def case_fragment_oom(torch, keep):
@@ -234,8 +218,7 @@ def case_expandable_oom(torch, keep):
 def case_find_batch(torch, keep):
     """The user's own search for a batch size: every OOM caught and retried with half."""
     torch.cuda.set_per_process_memory_fraction(700 * MIB / torch.cuda.mem_get_info()[1])
-    m = keep["model"] = net(torch, width=1024)
-    o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
+    m = keep["model"] = net(torch, width=1024); o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
     n = 65536
     while n:
         try:
@@ -254,65 +237,50 @@ def case_conv_fallback(torch, keep):
     m = keep["model"] = nn.Sequential(*[nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)]).cuda()
     o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
     for _ in range(3):
-        o.zero_grad()
-        m(torch.randn(8, 64, 96, 96, device="cuda")).mean().backward()
-        o.step()
+        o.zero_grad(); m(torch.randn(8, 64, 96, 96, device="cuda")).mean().backward(); o.step()
 
 
 def case_checkpointed(torch, keep):
     from torch.utils.checkpoint import checkpoint
-
-    m = keep["model"] = net(torch, width=1024, depth=8)
-    o = keep["optim"] = torch.optim.AdamW(m.parameters())
+    m = keep["model"] = net(torch, width=1024, depth=8); o = keep["optim"] = torch.optim.AdamW(m.parameters())
     for _ in range(3):
         for micro in range(2):
             x, y = mlp_batch(torch, 2048)()
-            for layer in m:
-                x = checkpoint(layer, x, use_reentrant=False)
+            for layer in m: x = checkpoint(layer, x, use_reentrant=False)
             (torch.nn.functional.cross_entropy(x, y) / 2).backward()
-        o.step()
-        o.zero_grad()
+        o.step(); o.zero_grad()
 
 
 def case_frozen(torch, keep):
     """A frozen backbone with a small trained head, in bf16 autocast."""
     body = keep["body"] = net(torch, width=1024, depth=8, outputs=1024).requires_grad_(False)
-    head = keep["model"] = torch.nn.Linear(1024, 64).cuda()
-    o = keep["optim"] = torch.optim.Adam(head.parameters())
+    head = keep["model"] = torch.nn.Linear(1024, 64).cuda(); o = keep["optim"] = torch.optim.Adam(head.parameters())
     for _ in range(3):
         x, y = mlp_batch(torch, 1024)()
         with torch.autocast("cuda", torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(head(body(x)), y)
-        o.zero_grad()
-        loss.backward()
-        o.step()
+        o.zero_grad(); loss.backward(); o.step()
 
 
 def case_lstm(torch, keep):
-    m = keep["model"] = torch.nn.LSTM(128, 256, 2, batch_first=True).cuda()
-    o = keep["optim"] = torch.optim.Adam(m.parameters(), foreach=False)
+    m = keep["model"] = torch.nn.LSTM(128, 256, 2, batch_first=True).cuda(); o = keep["optim"] = torch.optim.Adam(m.parameters(), foreach=False)
     for _ in range(3):
         out, _ = m(torch.randn(32, 100, 128, device="cuda"))
-        o.zero_grad()
-        out.square().mean().backward()
-        o.step()
+        o.zero_grad(); out.square().mean().backward(); o.step()
 
 
 def case_cpp_stacks(torch, keep):
-    m = keep["model"] = net(torch, depth=2)
-    o = keep["optim"] = torch.optim.Adam(m.parameters())
+    m = keep["model"] = net(torch, depth=2); o = keep["optim"] = torch.optim.Adam(m.parameters())
     loop(torch, m, mlp_batch(torch), o, 2, torch.nn.functional.cross_entropy)
 
 
 def case_plain(torch, keep):
-    m = keep["model"] = net(torch)
-    o = keep["optim"] = torch.optim.Adam(m.parameters())
+    m = keep["model"] = net(torch); o = keep["optim"] = torch.optim.Adam(m.parameters())
     loop(torch, m, mlp_batch(torch), o, 3, torch.nn.functional.cross_entropy)
 
 
 def case_annotated(torch, keep):
-    m = keep["model"] = net(torch)
-    o = keep["optim"] = torch.optim.Adam(m.parameters())
+    m = keep["model"] = net(torch); o = keep["optim"] = torch.optim.Adam(m.parameters())
     for i in range(3):
         with torch.profiler.record_function(f"my step {i}"):
             torch.cuda.memory._set_memory_metadata(f"step {i}") if hasattr(torch.cuda.memory, "_set_memory_metadata") else None
@@ -329,15 +297,13 @@ def case_pinned_segments(torch, keep):
 
 def case_compiled(torch, keep):
     """torch.compile: stacks of generated code, activations saved by a custom autograd function."""
-    m = keep["model"] = net(torch, width=1024, depth=6)
-    o = keep["optim"] = torch.optim.AdamW(m.parameters())
+    m = keep["model"] = net(torch, width=1024, depth=6); o = keep["optim"] = torch.optim.AdamW(m.parameters())
     loop(torch, torch.compile(m), mlp_batch(torch, 8192), o, 4, torch.nn.functional.cross_entropy)
 
 
 def case_closure(torch, keep):
     """LBFGS: the whole step runs inside optimizer.step(closure)."""
-    m = keep["model"] = net(torch, width=512, depth=4)
-    o = keep["optim"] = torch.optim.LBFGS(m.parameters(), max_iter=3, history_size=4)
+    m = keep["model"] = net(torch, width=512, depth=4); o = keep["optim"] = torch.optim.LBFGS(m.parameters(), max_iter=3, history_size=4)
     x, y = mlp_batch(torch, 8192)()
 
     def closure():
@@ -352,33 +318,24 @@ def case_closure(torch, keep):
 
 def case_gan(torch, keep):
     """Two optimizers; the generator's losses are kept with their graphs."""
-    g = keep["model"] = net(torch, width=1024, outputs=256)
-    d = net(torch, width=512, outputs=1)
-    og = keep["optim"] = torch.optim.Adam(g.parameters())
-    od = torch.optim.Adam(d.parameters())
+    g = keep["model"] = net(torch, width=1024, outputs=256); d = net(torch, width=512, outputs=1)
+    og = keep["optim"] = torch.optim.Adam(g.parameters()); od = torch.optim.Adam(d.parameters())
     keep["d"], keep["od"], history = d, od, []
     for _ in range(8):
         z = torch.randn(2048, 256, device="cuda")
-        od.zero_grad()
-        d(g(z).detach()).mean().backward()
-        od.step()
-        og.zero_grad()
-        loss = -d(g(z)).mean()
-        loss.backward()
-        og.step()
+        od.zero_grad(); d(g(z).detach()).mean().backward(); od.step()
+        og.zero_grad(); loss = -d(g(z)).mean(); loss.backward(); og.step()
         history.append(-d(g(z)).mean())
     keep["history"] = history
 
 
 def case_accumulated_gradients(torch, keep):
-    m = keep["model"] = net(torch, width=1024)
-    o = keep["optim"] = torch.optim.AdamW(m.parameters())
+    m = keep["model"] = net(torch, width=1024); o = keep["optim"] = torch.optim.AdamW(m.parameters())
     for _ in range(4):
         for _ in range(4):
             x, y = mlp_batch(torch, 2048)()
             (torch.nn.functional.cross_entropy(m(x), y) / 4).backward()
-        o.step()
-        o.zero_grad()
+        o.step(); o.zero_grad()
 
 
 def case_kv_cache(torch, keep):
@@ -407,8 +364,7 @@ def case_mem_pool(torch, keep):
         keep["inside"] = torch.randn(64 * MIB // 4, device="cuda")
         dropped = torch.randn(96 * MIB // 4, device="cuda")
     del dropped
-    m = keep["model"] = net(torch)
-    o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
+    m = keep["model"] = net(torch); o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
     loop(torch, m, mlp_batch(torch), o, 3, torch.nn.functional.cross_entropy)
 
 
@@ -417,8 +373,7 @@ def case_handler_after_oom(torch, keep):
     torch.cuda.set_per_process_memory_fraction(900 * MIB / torch.cuda.mem_get_info()[1])
 
     def work():
-        m = net(torch, width=2048)
-        o = torch.optim.AdamW(m.parameters())
+        m = net(torch, width=2048); o = torch.optim.AdamW(m.parameters())
         for n in (1024, 2048, 65536):
             loop(torch, m, mlp_batch(torch, n), o, 1, torch.nn.functional.cross_entropy)
 
@@ -454,36 +409,16 @@ def case_deep_unet(torch, keep):
         x = torch.randn(8, 4, 64, 64, device="cuda").to(memory_format=torch.channels_last)
         with torch.autocast("cuda", torch.bfloat16):
             loss = (m(x) - x).square().mean()
-        o.zero_grad()
-        loss.backward()
-        o.step()
+        o.zero_grad(); loss.backward(); o.step()
 
 
 RECORD = {  # arguments of _record_memory_history that differ from the usual
-    "ring": dict(max_entries=400),
-    "late": None,
-    "cpp_stacks": dict(stacks="all"),
-    "conv_fallback_cpp": dict(stacks="all"),
-    "plain_context_alloc": dict(context="alloc"),
-    "plain_context_state": dict(context="state"),
-    "plain_context_none": dict(context=None),
-    "plain_state": dict(enabled="state"),
-    "annotated": dict(global_record_annotations=True),
+    "ring": dict(max_entries=400), "late": None, "cpp_stacks": dict(stacks="all"), "conv_fallback_cpp": dict(stacks="all"),
+    "plain_context_alloc": dict(context="alloc"), "plain_context_state": dict(context="state"), "plain_context_none": dict(context=None),
+    "plain_state": dict(enabled="state"), "annotated": dict(global_record_annotations=True),
 }
-CONF = {
-    "expandable_oom": "expandable_segments:True",
-    "expandable_unmap": "expandable_segments:True",
-    "pinned_segments": "max_split_size_mb:64",
-    "plain_roundup": "roundup_power2_divisions:[1:2,64:4,>:8]",
-}
-ALIAS = {
-    "plain_context_alloc": "plain",
-    "plain_context_state": "plain",
-    "plain_context_none": "plain",
-    "plain_state": "plain",
-    "plain_roundup": "plain",
-    "plain_observer_oom": "real_oom",
-}
+CONF = {"expandable_oom": "expandable_segments:True", "expandable_unmap": "expandable_segments:True", "pinned_segments": "max_split_size_mb:64", "plain_roundup": "roundup_power2_divisions:[1:2,64:4,>:8]"}
+ALIAS = {"plain_context_alloc": "plain", "plain_context_state": "plain", "plain_context_none": "plain", "plain_state": "plain", "plain_roundup": "plain", "plain_observer_oom": "real_oom"}
 
 
 def record(torch, **kw):
@@ -513,19 +448,15 @@ def child(folder, name):
     if name in CONF:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = CONF[name]
     import torch
-
-    torch.cuda.init()
-    torch.manual_seed(0)
+    torch.cuda.init(); torch.manual_seed(0)
     path = os.path.join(folder, name + ".pickle")
     how = RECORD.get(name, {})
     if how is not None:
         record(torch, **how)
     if name == "plain_observer_oom":
-
         def observer(device, alloc, total, free):
             with open(path, "wb") as f:
                 pickle.dump(torch.cuda.memory._snapshot(), f)
-
         torch._C._cuda_attach_out_of_memory_observer(observer)
     keep, oom = {}, None
     try:
@@ -544,13 +475,9 @@ def child(folder, name):
             pickle.dump(snap, open(os.path.join(folder, f"plain_protocol{p}.pickle"), "wb"), protocol=p)
         json.dump(snap, open(os.path.join(folder, "plain_json.json"), "w"))
         from torch.cuda import _memory_viz
-
         open(os.path.join(folder, "plain_viz.html"), "w").write(_memory_viz.trace_plot(snap))
     keys = [k for k in s if k in ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free") or k.endswith((".all.peak", ".all.current"))]
-    print(
-        "JSON "
-        + json.dumps(dict(case=name, torch=torch.__version__, gpu=torch.cuda.get_device_name(), conf=CONF.get(name, ""), oom=oom, stats={k: s[k] for k in keys}, kinds=kinds))
-    )
+    print("JSON " + json.dumps(dict(case=name, torch=torch.__version__, gpu=torch.cuda.get_device_name(), conf=CONF.get(name, ""), oom=oom, stats={k: s[k] for k in keys}, kinds=kinds)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
 """Train a wide MLP with bitsandbytes' 8-bit Adam, whose moments take a quarter of the memory."""
-
 import argparse
 
 import bitsandbytes as bnb
@@ -16,15 +15,9 @@ torch.manual_seed(0)
 width = 4096
 
 model = nn.Sequential(
-    nn.Linear(1024, width),
-    nn.GELU(),
-    nn.LayerNorm(width),
-    nn.Linear(width, width),
-    nn.GELU(),
-    nn.LayerNorm(width),
-    nn.Linear(width, width),
-    nn.GELU(),
-    nn.LayerNorm(width),
+    nn.Linear(1024, width), nn.GELU(), nn.LayerNorm(width),
+    nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width),
+    nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width),
     nn.Linear(width, 1024),
 ).cuda()
 optimizer = bnb.optim.AdamW8bit(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)

@@ -1,5 +1,4 @@
 """Self- and cross-attention in bfloat16 without dropout, through nn.MultiheadAttention and SDPA."""
-
 import argparse
 
 import torch

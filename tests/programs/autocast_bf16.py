@@ -1,5 +1,4 @@
 """Fine-tune an encoder classifier under bfloat16 autocast with gradient accumulation."""
-
 import argparse
 
 import torch

@@ -1,5 +1,4 @@
 """Mixed-precision training in float16 with torch.autocast and a GradScaler."""
-
 import argparse
 
 import torch
@@ -15,21 +14,17 @@ device = "cuda"
 
 
 def conv(inputs, outputs, stride=1):
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+    )
 
 
 model = nn.Sequential(
-    conv(3, 64),
-    conv(64, 64),
-    conv(64, 128, 2),
-    conv(128, 128),
-    conv(128, 256, 2),
-    conv(256, 256),
-    nn.AdaptiveAvgPool2d(1),
-    nn.Flatten(),
-    nn.Linear(256, 1024),
-    nn.ReLU(),
-    nn.Linear(1024, 1000),
+    conv(3, 64), conv(64, 64),
+    conv(64, 128, 2), conv(128, 128),
+    conv(128, 256, 2), conv(256, 256),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1000),
 ).to(device)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)

@@ -1,5 +1,4 @@
 """Find a batch size that fits by halving it on every OutOfMemoryError, then go on training with it."""
-
 import argparse
 import gc
 

@@ -1,5 +1,4 @@
 """Train a decoder with or without activation checkpointing (--no-checkpoint keeps every activation)."""
-
 import argparse
 
 import torch

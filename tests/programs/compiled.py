@@ -1,5 +1,4 @@
 """Train a residual MLP through torch.compile: forward, backward and optimizer step."""
-
 import argparse
 
 import torch

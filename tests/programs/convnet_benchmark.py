@@ -1,5 +1,4 @@
 """Train a ResNet-18 in bfloat16, channels last, with cuDNN choosing its algorithms by timing them."""
-
 import argparse
 
 import torch

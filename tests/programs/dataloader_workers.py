@@ -1,5 +1,4 @@
 """Train on images that two DataLoader workers prepare, through pinned memory and non-blocking copies."""
-
 import argparse
 
 import torch

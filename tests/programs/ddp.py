@@ -1,5 +1,4 @@
 """Data-parallel training, one process a GPU: torchrun --nproc-per-node=1 ddp.py."""
-
 import argparse
 import os
 
@@ -23,12 +22,8 @@ def main():
     torch.manual_seed(dist.get_rank())
 
     model = nn.Sequential(
-        nn.Linear(1024, 4096),
-        nn.ReLU(),
-        nn.Dropout(0.1),
-        nn.Linear(4096, 4096),
-        nn.ReLU(),
-        nn.Dropout(0.1),
+        nn.Linear(1024, 4096), nn.ReLU(), nn.Dropout(0.1),
+        nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.1),
         nn.Linear(4096, 100),
     ).cuda()
     model = DDP(model, device_ids=[local_rank], gradient_as_bucket_view=True)

@@ -2,7 +2,6 @@
 
 Parameters and gradients are bfloat16, master copies and the optimizer's state float32. DeepSpeed's own optimizers are compiled where they are used; PyTorch's AdamW stands in for them unless --own-adam asks for them.
 """
-
 import argparse
 import os
 
@@ -20,13 +19,7 @@ def settings(args):
         "allgather_bucket_size": args.bucket,
     }
     if args.stage == 3:
-        zero |= {
-            "stage3_prefetch_bucket_size": 1 << 20,
-            "stage3_param_persistence_threshold": 10_000,
-            "stage3_max_live_parameters": 1 << 23,
-            "stage3_max_reuse_distance": 1 << 23,
-            "sub_group_size": 1 << 24,
-        }
+        zero |= {"stage3_prefetch_bucket_size": 1 << 20, "stage3_param_persistence_threshold": 10_000, "stage3_max_live_parameters": 1 << 23, "stage3_max_reuse_distance": 1 << 23, "sub_group_size": 1 << 24}
     if args.offload or args.offload_parameters:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
     if args.offload_parameters:

@@ -1,5 +1,4 @@
 """Train a small diffusion U-Net (convolutions, group norm, attention at the bottom)."""
-
 import argparse
 
 import torch

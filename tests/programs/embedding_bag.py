@@ -1,5 +1,4 @@
 """A click model: large embedding tables with sparse gradients (SparseAdam) under a dense MLP (Adam)."""
-
 import argparse
 
 import torch

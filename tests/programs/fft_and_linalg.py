@@ -1,5 +1,4 @@
 """Signal processing and linear algebra on the GPU: FFT, solve, SVD, Cholesky, sort, cumsum, top-k."""
-
 import argparse
 
 import torch
@@ -40,11 +39,9 @@ def main():
         ordered, order = signal.sort(dim=1)
         largest = spectrogram.flatten(1).topk(100, dim=1).values
         median = ordered.gather(1, order.argsort(dim=1))[:, 0]
-        print(
-            f"step {step} residual {residual.item():.2f} energy {energy[len(s) // 2].item():.2f} "
-            f"top {largest.mean().item():.2f} {median.mean().item():.2f} {inverse.norm().item():.2f} "
-            f"{factor.diagonal().log().sum().item():.2f} {u.shape[1]}x{vh.shape[1]}"
-        )
+        print(f"step {step} residual {residual.item():.2f} energy {energy[len(s) // 2].item():.2f} "
+              f"top {largest.mean().item():.2f} {median.mean().item():.2f} {inverse.norm().item():.2f} "
+              f"{factor.diagonal().log().sum().item():.2f} {u.shape[1]}x{vh.shape[1]}")
 
     print(f"PEAK allocated={torch.cuda.max_memory_allocated()} reserved={torch.cuda.max_memory_reserved()}")
 

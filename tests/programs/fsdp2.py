@@ -1,5 +1,4 @@
 """Fully sharded training (FSDP2) with bfloat16 parameters: torchrun --nproc-per-node=1 fsdp2.py."""
-
 import argparse
 import os
 

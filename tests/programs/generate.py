@@ -1,5 +1,4 @@
 """Greedy generation from a Llama-style model: the key/value cache grows by one token a step."""
-
 import argparse
 
 import torch
@@ -15,16 +14,9 @@ def main():
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=16000,
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        max_position_embeddings=2048,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
+        vocab_size=16000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=8,
+        num_attention_heads=16, num_key_value_heads=8, max_position_embeddings=2048,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )
     model = LlamaForCausalLM(config).to("cuda", dtype=torch.float16).eval()
 

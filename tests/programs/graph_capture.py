@@ -1,5 +1,4 @@
 """Capture a whole training step in a CUDA graph after a warm-up on a side stream, then replay it."""
-
 import argparse
 
 import torch
@@ -12,7 +11,9 @@ parser.add_argument("--steps", type=int, default=3)
 args = parser.parse_args()
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 256)).cuda()
+model = nn.Sequential(
+    nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 256)
+).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
 static_input = torch.randn(args.batch_size, 1024, device="cuda")
 static_target = torch.randn(args.batch_size, 256, device="cuda")

@@ -2,7 +2,6 @@
 
 grid.py MODEL BATCH [--dtype fp32|bf16|fp16] [--optim adamw|...] [--ckpt] [--steps 3]
 """
-
 import argparse
 import random
 

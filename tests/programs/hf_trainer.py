@@ -1,5 +1,4 @@
 """Train a small GPT-2 from scratch with the transformers Trainer on an in-memory dataset."""
-
 import argparse
 import tempfile
 

@@ -1,5 +1,4 @@
 """Run a ResNet-50 over batches of images of different sizes, forward only, and keep the features."""
-
 import argparse
 
 import torch

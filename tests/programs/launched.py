@@ -2,7 +2,6 @@
 
 With --start it starts its ranks as these libraries do: accelerate by notebook_launcher, Lightning by forks of this process.
 """
-
 import argparse
 
 import torch
@@ -78,15 +77,8 @@ def by_lightning(args):
     }
     precision = "32-true" if args.by == "lightning-parallel" else "bf16-mixed"
     trainer = L.Trainer(
-        accelerator="gpu",
-        devices=args.devices,
-        strategy=strategies[args.by](),
-        precision=precision,
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        accelerator="gpu", devices=args.devices, strategy=strategies[args.by](), precision=precision, max_epochs=1, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )
     trainer.fit(Trained(), batches(args, trainer.world_size))
     if trainer.is_global_zero:

@@ -1,5 +1,4 @@
 """Fit an image classifier with the Lightning Trainer on one GPU."""
-
 import argparse
 
 import lightning as L
@@ -47,7 +46,8 @@ def main():
     dataset = TensorDataset(torch.randn(count, 3, 128, 128), torch.randint(0, 100, (count,)))
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
 
-    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Classifier(), loader)
     print(f"PEAK allocated={torch.cuda.max_memory_allocated()} reserved={torch.cuda.max_memory_reserved()}")
 

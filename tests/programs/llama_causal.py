@@ -1,5 +1,4 @@
 """Train a LlamaForCausalLM on left-padded batches, with an attention mask and position ids of our own."""
-
 import argparse
 
 import torch
@@ -27,15 +26,9 @@ def main():
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=12000,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        pad_token_id=0,
-        attn_implementation=args.attention,
+        vocab_size=12000, hidden_size=768, intermediate_size=2048, num_hidden_layers=6,
+        num_attention_heads=12, num_key_value_heads=4, max_position_embeddings=1024,
+        pad_token_id=0, attn_implementation=args.attention,
     )
     model = LlamaForCausalLM(config).cuda()
     model.train()

@@ -1,5 +1,4 @@
 """Fine-tune a frozen Llama-style model with LoRA adapters from peft."""
-
 import argparse
 
 import torch
@@ -16,14 +15,8 @@ def main():
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=16000,
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=6,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        use_cache=False,
+        vocab_size=16000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=6,
+        num_attention_heads=16, num_key_value_heads=4, max_position_embeddings=1024, use_cache=False,
     )
     model = LlamaForCausalLM(config).to(torch.bfloat16)
 

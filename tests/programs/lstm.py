@@ -1,5 +1,4 @@
 """Train an LSTM language model with truncated backpropagation through time."""
-
 import argparse
 
 import torch

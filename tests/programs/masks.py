@@ -1,5 +1,4 @@
 """Variable-length sequences: padding is indexed away with x[mask], lengths are read back for packing."""
-
 import argparse
 
 import torch

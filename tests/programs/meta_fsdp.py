@@ -1,5 +1,4 @@
 """A large model that is never whole: made on the meta device, sharded by FSDP 2, and only then given memory: torchrun meta_fsdp.py --width 5120 --depth 40."""
-
 import argparse
 import os
 import resource

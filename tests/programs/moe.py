@@ -1,5 +1,4 @@
 """Train a small mixture of experts: each token goes to its two best experts, chosen on the device."""
-
 import argparse
 
 import torch
@@ -12,7 +11,9 @@ class MoE(nn.Module):
         super().__init__()
         self.top_k = top_k
         self.router = nn.Linear(dim, experts, bias=False)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim)) for _ in range(experts))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim)) for _ in range(experts)
+        )
 
     def forward(self, x):
         shape, x = x.shape, x.flatten(0, -2)

@@ -2,7 +2,6 @@
 
 With --fake 8 it is one rank of eight without the others, in a group that moves nothing: what that rank takes of a real GPU.
 """
-
 import argparse
 import os
 

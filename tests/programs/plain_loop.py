@@ -1,5 +1,4 @@
 """Train a small text transformer with an ordinary loop over a DataLoader of tensors."""
-
 import argparse
 
 import torch

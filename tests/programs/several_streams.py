@@ -1,5 +1,4 @@
 """Copy the next batch on a side stream while the current one trains; record_stream keeps it alive."""
-
 import argparse
 
 import torch
@@ -39,7 +38,10 @@ args = parser.parse_args()
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(2048, 4096), nn.GELU(), nn.Linear(4096, 2048), nn.GELU(), nn.Linear(2048, 10)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-batches = ((torch.randn(args.batch_size, 2048).pin_memory(), torch.randint(0, 10, (args.batch_size,)).pin_memory()) for _ in range(args.steps))
+batches = (
+    (torch.randn(args.batch_size, 2048).pin_memory(), torch.randint(0, 10, (args.batch_size,)).pin_memory())
+    for _ in range(args.steps)
+)
 
 for step, (x, y) in enumerate(Prefetcher(batches)):
     loss = F.cross_entropy(model(x), y)

@@ -1,5 +1,4 @@
 """A loop that steers itself by values read from the device: lengths, masks, the loss scale, early stopping."""
-
 import argparse
 import math
 

@@ -1,5 +1,4 @@
 """Train a transformer at a batch size that does not fit on a GPU of 16 GiB."""
-
 import argparse
 
 import torch

@@ -1,5 +1,4 @@
 """Train a DCGAN: a generator and a discriminator with an optimizer each."""
-
 import argparse
 
 import torch
@@ -24,21 +23,12 @@ def main():
 
     torch.manual_seed(0)
     generator = nn.Sequential(
-        *up(args.latent, 512, 1, 0),
-        *up(512, 256),
-        *up(256, 128),
-        *up(128, 64),
-        nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False),
-        nn.Tanh(),
+        *up(args.latent, 512, 1, 0), *up(512, 256), *up(256, 128), *up(128, 64),
+        nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh(),
     ).cuda()
     discriminator = nn.Sequential(
-        nn.Conv2d(3, 64, 4, 2, 1, bias=False),
-        nn.LeakyReLU(0.2, inplace=True),
-        *down(64, 128),
-        *down(128, 256),
-        *down(256, 512),
-        nn.Conv2d(512, 1, 4, 1, 0, bias=False),
-        nn.Flatten(0),
+        nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True),
+        *down(64, 128), *down(128, 256), *down(256, 512), nn.Conv2d(512, 1, 4, 1, 0, bias=False), nn.Flatten(0),
     ).cuda()
     generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
     discriminator_optimizer = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))

@@ -1,5 +1,4 @@
 """Train torchvision's ViT-B/16 for a few steps with label smoothing and a warm-up schedule."""
-
 import argparse
 
 import torch

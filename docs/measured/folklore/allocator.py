@@ -58,9 +58,7 @@ def results_beside_temporaries():
     holds=lambda n: n["ooms"] == 1 and n["got"] == 0 and n["free"] > 200 * MIB > n["largest"],
     why="A block that lives on holds its segment, and what is free beside it is a hole. Sizes that change are not enough.",
     oomph="OM401: the line whose blocks hold the segments; `oomph tune`: which setting gets through.",
-    card=lambda h200: (
-        "`seed_fragment4-cap0.55`: 375 MiB free in pieces of at most 365 MiB, 381 MiB asked for: out of memory ([out-of-memory.md](guides/out-of-memory.md#example-fragmentation))"
-    ),
+    card=lambda h200: "`seed_fragment4-cap0.55`: 375 MiB free in pieces of at most 365 MiB, 381 MiB asked for: out of memory ([out-of-memory.md](guides/out-of-memory.md#example-fragmentation))",
 )
 def fragmentation():
     return results_beside_temporaries()
@@ -88,11 +86,9 @@ def changing_sizes():
     shows="lengths: reserved {plain_lengths_reserved} → {expandable_lengths_reserved}; results: out-of-memories {plain_results_ooms:d} → {expandable_results_ooms:d}",
     times="a step takes {plain_lengths_ms:.1f} ms and {expandable_lengths_ms:.1f} ms",
     verdict="true",
-    holds=lambda n: (
-        n["expandable_lengths_reserved"] < 1.08 * n["plain_lengths_allocated"]
-        and n["expandable_lengths_reserved"] < n["plain_lengths_reserved"]
-        and (n["plain_results_ooms"], n["expandable_results_ooms"]) == (1, 0)
-    ),
+    holds=lambda n: n["expandable_lengths_reserved"] < 1.08 * n["plain_lengths_allocated"]
+    and n["expandable_lengths_reserved"] < n["plain_lengths_reserved"]
+    and (n["plain_results_ooms"], n["expandable_results_ooms"]) == (1, 0),
     why="A segment grows where it is, page by page. Not with memory that is shared between processes.",
     oomph="`oomph tune` replays your recording under it; `oomph.fit` turns it on.",
     card=lambda h200: h200.under("expandable_segments:True", "bert_var16", "mobilenet_eval"),

@@ -81,7 +81,9 @@ def maximize_1_copies():
     done=f"{example('maximize_2_dataset')}; mended: 96 items, not a million (4 TiB of random numbers). Then without the `del`, and with `del batch` too.",
     shows="most RAM on top: {as_written} as written, {without_del} without the `del`, {with_batch} with `del batch`; a batch is 128 MiB",
     verdict="true, but",
-    holds=lambda n: n["as_written"] < 5 * 128 * MIB and abs(n["as_written"] - n["without_del"]) < 64 * MIB and n["as_written"] - n["with_batch"] > 64 * MIB,
+    holds=lambda n: n["as_written"] < 5 * 128 * MIB
+    and abs(n["as_written"] - n["without_del"]) < 64 * MIB
+    and n["as_written"] - n["with_batch"] > 64 * MIB,
     why="Making data on demand works. The `del` does nothing, because `batch` still holds both tensors; with `del batch` one batch less is there while the next is made.",
     oomph="`oomph.doctor(loader)`.",
     needs="host",
@@ -158,7 +160,7 @@ def increase_3_batch():
     verdict="false",
     holds=lambda n: n["peak"] >= n["array"] and n["held"] > 0.95 * n["array"],
     why="The array is made first and whole, and [each batch is a view of it](#generators): `del batch` gives back nothing.",
-    oomph='`oomph.data.stream(path, batch=1000, budget="1GiB")` never has it whole.',
+    oomph="`oomph.data.stream(path, batch=1000, budget=\"1GiB\")` never has it whole.",
     needs="host",
 )
 def resolve_1_generator():
@@ -204,10 +206,8 @@ def resolve_3_sparse():
     from scipy.sparse import csr_matrix
 
     def change(text):
-        return (
-            without("resolve_3_sparse", "del sparse_matrix")(text)
-            .replace("dense_matrix = np.zeros", "before = ram()\ndense_matrix = np.zeros")
-            .replace("del dense_matrix", "after = ram()")
+        return without("resolve_3_sparse", "del sparse_matrix")(text).replace("dense_matrix = np.zeros", "before = ram()\ndense_matrix = np.zeros").replace(
+            "del dense_matrix", "after = ram()"
         )
 
     csr_matrix((numpy.ones(1), ([0], [0])), shape=(2, 2))

@@ -127,16 +127,12 @@ def head(rows):
         lines.append(
             f"- **Memory: {machine(kinds['virtual'])}.** Kernels do nothing there; the allocator does what it does on the card ([to the byte in most of 97 programs](measured/predictions.md)). **Times: not measured here.**"
         )
-        lines.append(
-            f"- *{WHOLE_CARD.capitalize()} (modelled)* is what PyTorch took and the CUDA context, whose size on the virtual card is a constant of its catalogue: it was not measured."
-        )
+        lines.append(f"- *{WHOLE_CARD.capitalize()} (modelled)* is what PyTorch took and the CUDA context, whose size on the virtual card is a constant of its catalogue: it was not measured.")
     if "gpu" in kinds:
         lines.append(f"- **Memory and times: {machine(kinds['gpu'])}.** Times are medians of 15 steps or more after 5, the GPU waited for.")
     if "host" in kinds:
         lines.append(f"- RAM, and what needs no GPU: {machine(kinds['host'])}.")
-    lines.append(
-        "- *In another program* quotes what was measured on an H200 earlier, with torch 2.11.0+cu130, on 2026-11-15: peaks of [recordings](../fixtures/h200/README.md) from `truth.jsonl`, or the page that is named."
-    )
+    lines.append("- *In another program* quotes what was measured on an H200 earlier, with torch 2.11.0+cu130, on 2026-11-15: peaks of [recordings](../fixtures/h200/README.md) from `truth.jsonl`, or the page that is named.")
     checked = [outcome(TIPS[name], row) for name, row in rows.items() if name in TIPS and "numbers" in row]
     expected = checked.count("as expected")
     lines += [

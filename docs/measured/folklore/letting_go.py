@@ -17,11 +17,9 @@ GROUP = "Letting go"
     done="1 GiB is made and deleted; then 1 GiB more is made.",
     shows="allocated {allocated_before} → {allocated_after}, reserved {reserved_before} → {reserved_after}, in use on the card {used_before} → {used_after}; with the second tensor {reserved_again} reserved",
     verdict="true, but",
-    holds=lambda n: (
-        n["allocated_before"] - n["allocated_after"] == GIB
-        and n["reserved_after"] == n["reserved_before"] == n["reserved_again"]
-        and abs(n["used_after"] - n["used_before"]) < 64 * MIB
-    ),
+    holds=lambda n: n["allocated_before"] - n["allocated_after"] == GIB
+    and n["reserved_after"] == n["reserved_before"] == n["reserved_again"]
+    and abs(n["used_after"] - n["used_before"]) < 64 * MIB,
     why="It is free for PyTorch at once, and stays reserved, so `nvidia-smi` shows no change.",
     oomph="`oomph top`, `oomph.who()`: allocated and reserved apart.",
     rank=1,
@@ -164,9 +162,9 @@ def empty_cache_in_a_handler():
     done="1 GiB is held and 1 GiB was deleted; then `empty_cache()`.",
     shows="allocated {allocated_before} → {allocated_after}, reserved {reserved_before} → {reserved_after}, in use on the card {used_before} → {used_after}",
     verdict="true, but",
-    holds=lambda n: (
-        n["allocated_before"] == n["allocated_after"] == GIB and n["reserved_before"] - n["reserved_after"] == GIB and abs(n["used_before"] - n["used_after"] - GIB) < 64 * MIB
-    ),
+    holds=lambda n: n["allocated_before"] == n["allocated_after"] == GIB
+    and n["reserved_before"] - n["reserved_after"] == GIB
+    and abs(n["used_before"] - n["used_after"] - GIB) < 64 * MIB,
     why="What is already free goes back to the card: to other processes, and to what cuBLAS, NCCL and other libraries take past PyTorch's allocator. No tensor is freed, and PyTorch's own allocations gain nothing.",
     oomph="`oomph.free()` does it last and says how much came back.",
 )
@@ -213,13 +211,11 @@ def empty_cache_against_oom():
     shows="peak allocated {plain_peak} and {emptied_peak}, peak reserved {plain_reserved} and {emptied_reserved}; segments taken from the card in each later step: {plain_taken:d} and {emptied_taken:d}",
     times="a step takes {plain_ms:.2f} ms and {emptied_ms:.2f} ms",
     verdict="does nothing",
-    holds=lambda n: (
-        n["plain_peak"] == n["emptied_peak"]
-        and n["plain_taken"] == 0
-        and n["emptied_taken"] >= 3
-        and n["emptied_reserved"] >= 0.9 * n["plain_reserved"]
-        and n.get("emptied_ms", 1) >= n.get("plain_ms", 0)
-    ),
+    holds=lambda n: n["plain_peak"] == n["emptied_peak"]
+    and n["plain_taken"] == 0
+    and n["emptied_taken"] >= 3
+    and n["emptied_reserved"] >= 0.9 * n["plain_reserved"]
+    and n.get("emptied_ms", 1) >= n.get("plain_ms", 0),
     why="The step needs the same memory again. Each segment is asked of the driver anew, which waits for the GPU.",
     oomph="OM402.",
     card=lambda h200: f"`thrash`: {h200('thrash', 'num_device_alloc')} segments taken and {h200('thrash', 'num_device_free')} given back in six steps",

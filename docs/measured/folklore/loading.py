@@ -37,9 +37,10 @@ def pinned_memory():
     shows="peak allocated {pageable}, {pageable_non_blocking}, {pinned_non_blocking}",
     times="the call takes {pageable_ms:.2f} ms, {pageable_non_blocking_ms:.2f} ms, {pinned_non_blocking_ms:.2f} ms, copy included",
     verdict="true, but",
-    holds=lambda n: n["pageable"] == n["pageable_non_blocking"] == n["pinned_non_blocking"] == 64 * MIB and n.get("pinned_non_blocking_ms", 0) <= n.get("pageable_ms", 1),
+    holds=lambda n: n["pageable"] == n["pageable_non_blocking"] == n["pinned_non_blocking"] == 64 * MIB
+    and n.get("pinned_non_blocking_ms", 0) <= n.get("pageable_ms", 1),
     why="It is about time only. Without pinned memory `non_blocking` has nothing to work with. Batches that run ahead are more batches on the GPU.",
-    oomph='`oomph.data.stream(device="cuda")` copies through pinned buffers beside the work, and holds its budget.',
+    oomph="`oomph.data.stream(device=\"cuda\")` copies through pinned buffers beside the work, and holds its budget.",
 )
 def non_blocking():
     import torch

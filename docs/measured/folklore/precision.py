@@ -47,7 +47,7 @@ def train(model_of, loss_of, batch_of, how):
     verdict="true, but",
     holds=lambda n: 0.4 < n["gpt_bf16"] / n["gpt_fp32"] < 0.9 and abs(n["wide_bf16"] / n["wide_fp32"] - 1) < 0.05,
     why="Autocast halves activations. Weights, gradients and state stay in float32, and a half copy of each weight lives until the forward pass ends.",
-    oomph='`oomph.fit(allow=("bf16",))`; float16 with a scaler where the card has no bfloat16. `oomph predict` says what it takes on your card.',
+    oomph="`oomph.fit(allow=(\"bf16\",))`; float16 with a scaler where the card has no bfloat16. `oomph predict` says what it takes on your card.",
 )
 def mixed_precision():
     from folklore import models
@@ -74,7 +74,7 @@ def mixed_precision():
     verdict="true, but",
     holds=lambda n: n["wide_bf16_weights"] < 0.55 * n["wide_fp32"] and n["gpt_bf16_weights"] < 0.7 * n["gpt_fp32"],
     why="It does. But a weight in bfloat16 has eight bits of precision, so that small updates are rounded away.",
-    oomph='`oomph.fit(allow=("bf16-weights",))`: only if you allow it.',
+    oomph="`oomph.fit(allow=(\"bf16-weights\",))`: only if you allow it.",
     card=lambda h200: "Llama 1.1B in 15 GiB: 44.4 samples a second instead of 3.6 ([fit.md](measured/fit.md))",
 )
 def bfloat16_weights():
@@ -147,7 +147,7 @@ def float64():
     verdict="true, but",
     holds=lambda n: n["int8_weights"] < 0.27 * n["fp32_weights"] and n["int8_weights"] < n["int8_peak"] < n["fp32_peak"] and n["dynamic_errors"] == 1,
     why="A layer is made whole when it is used, so its size comes on top; activations stay. `quantize_dynamic` is for the CPU. Only inference was measured: in training, weights stay float, but the optimizer's state can be kept in 8 bits, and frozen weights in 8 or 4 (QLoRA).",
-    oomph='`oomph.fit_inference(allow=("8bit-weights",))`; `oomph.fit(allow=("8bit-optimizer",))` for training.',
+    oomph="`oomph.fit_inference(allow=(\"8bit-weights\",))`; `oomph.fit(allow=(\"8bit-optimizer\",))` for training.",
 )
 def int8_weights():
     import warnings

@@ -17,7 +17,7 @@ GROUP = "Smaller models"
     verdict="does nothing",
     holds=lambda n: n["pruned"] >= 1.9 * n["before"] and n["removed"] == n["before"] and n["cut"] < 0.3 * n["before"],
     why="A zero takes four bytes too, and while pruning a mask and the original are kept as well. Only what is cut out of the shape is gone.",
-    oomph='`oomph.fit_inference(allow=("pruning",))` makes 2:4 sparse weights where the card has them, which do take less.',
+    oomph="`oomph.fit_inference(allow=(\"pruning\",))` makes 2:4 sparse weights where the card has them, which do take less.",
 )
 def pruning():
     import torch
@@ -86,7 +86,7 @@ def sparse_tensors():
 @tip(
     group=GROUP,
     says="Load the checkpoint straight to the GPU",
-    done='A state dict of a network is loaded into the model: by `torch.load(path)` as it was saved from the GPU, with `map_location="cpu"`, and with `mmap=True` too.',
+    done="A state dict of a network is loaded into the model: by `torch.load(path)` as it was saved from the GPU, with `map_location=\"cpu\"`, and with `mmap=True` too.",
     shows="peak on the GPU above the model's own {model}: {straight}, {cpu}, {mapped}",
     times="loading takes {straight_ms:.0f} ms, {cpu_ms:.0f} ms, {mapped_ms:.0f} ms",
     verdict="false",

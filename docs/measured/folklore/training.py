@@ -80,9 +80,7 @@ def accumulation():
     holds=lambda n: n["checkpointed"] < 0.75 * n["plain"] and n.get("checkpointed_ms", 1) > n.get("plain_ms", 0),
     why="A block keeps its input only, and is run again in the backward pass. Logits, weights and state are not touched.",
     oomph="`oomph.fit` checkpoints as many blocks as it takes, not all.",
-    card=lambda h200: (
-        "`checkpointing.py` 1.95 GiB → 0.99 GiB allocated ([predictions.md](measured/predictions.md)); GPT-2 medium in 15 GiB: batch 2 → 13 ([fit.md](measured/fit.md))"
-    ),
+    card=lambda h200: "`checkpointing.py` 1.95 GiB → 0.99 GiB allocated ([predictions.md](measured/predictions.md)); GPT-2 medium in 15 GiB: batch 2 → 13 ([fit.md](measured/fit.md))",
 )
 def checkpointing():
     warm()

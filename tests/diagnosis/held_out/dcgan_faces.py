@@ -47,7 +47,7 @@ for i in range(16):
 
     netD.zero_grad()
     errD = bce(netD(real), ones) + bce(netD(fake.detach()), zeros)
-    errD.backward(retain_graph=True)  # ? #! errD.backward()
+    errD.backward(retain_graph=True)  #? #! errD.backward()
     optD.step()
 
     netG.zero_grad()
@@ -56,6 +56,6 @@ for i in range(16):
     optG.step()
 
     G_losses.append(errG.item())
-    D_losses.append(errD)  # ? #! D_losses.append(errD.item())
+    D_losses.append(errD)  #? #! D_losses.append(errD.item())
     if i % 5 == 0:
         print("[%d] Loss_G: %.4f" % (i, G_losses[-1]))

@@ -11,7 +11,8 @@ ALPHA = 0.7
 
 
 def make(layers, width, heads):
-    config = BertConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width, num_labels=20)
+    config = BertConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
+                        intermediate_size=4 * width, num_labels=20)
     with torch.device("cuda"):
         return BertForSequenceClassification(config)
 
@@ -24,15 +25,15 @@ class Distiller(nn.Module):
 
     #! @torch.no_grad()
     def soft_targets(self, ids, mask):
-        out = self.teacher(input_ids=ids, attention_mask=mask)  # ?
+        out = self.teacher(input_ids=ids, attention_mask=mask)  #?
         return F.softmax(out.logits / TEMPERATURE, dim=-1)
 
     def forward(self, ids, mask, labels):
-        soft = self.soft_targets(ids, mask)  # ?
+        soft = self.soft_targets(ids, mask)  #?
         logits = self.student(input_ids=ids, attention_mask=mask).logits
         hard = F.cross_entropy(logits, labels)
         kd = F.kl_div(F.log_softmax(logits / TEMPERATURE, dim=-1), soft, reduction="batchmean")
-        return ALPHA * kd * TEMPERATURE**2 + (1 - ALPHA) * hard
+        return ALPHA * kd * TEMPERATURE ** 2 + (1 - ALPHA) * hard
 
 
 def main():

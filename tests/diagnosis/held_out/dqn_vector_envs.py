@@ -20,24 +20,14 @@ class Atari:
         return torch.zeros(self.n, 4, 84, 84, device="cuda")
 
     def step(self, action):
-        frames = torch.rand(self.n, 4, 84, 84, device="cuda")  # ?
+        frames = torch.rand(self.n, 4, 84, 84, device="cuda")  #?
         return frames, torch.rand(self.n, device="cuda"), torch.zeros(self.n, device="cuda")
 
 
 class QNet(nn.Sequential):
     def __init__(self, actions):
-        super().__init__(
-            nn.Conv2d(4, 32, 8, 4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(3136, 512),
-            nn.ReLU(),
-            nn.Linear(512, actions),
-        )
+        super().__init__(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(),
+                         nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, actions))
 
 
 class Agent:
@@ -69,8 +59,8 @@ envs, agent = Atari(768), Agent(6)
 obs = envs.reset()
 for step in range(400):
     action = agent.act(obs)
-    next_obs, reward, done = envs.step(action)  # ?
-    agent.memory.append(Transition(obs, action, reward, next_obs, done))  # ?
+    next_obs, reward, done = envs.step(action)  #?
+    agent.memory.append(Transition(obs, action, reward, next_obs, done))  #?
     obs = next_obs
     if step > 10 and step % 4 == 0:
         agent.learn()

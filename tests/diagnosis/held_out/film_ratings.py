@@ -19,12 +19,12 @@ class TwoTower(nn.Module):
     def forward(self, u, f):
         both = torch.cat([self.user(u), self.film(f)], dim=1)
         score = self.mlp(both) + self.bias_u(u) + self.bias_f(f)
-        return score  # ? #! return score.squeeze(1)
+        return score  #? #! return score.squeeze(1)
 
 
 def weighted_rmse(score, rating, weight):
-    error = (score - rating) ** 2  # ?
-    return (weight * error).mean().sqrt()  # ?
+    error = (score - rating) ** 2  #?
+    return (weight * error).mean().sqrt()  #?
 
 
 def sample(n):

@@ -21,9 +21,10 @@ class Instructions(Dataset):
 
 def load_model():
     # the sizes of pythia-1b
-    config = GPTNeoXConfig(vocab_size=50304, hidden_size=2048, num_hidden_layers=16, num_attention_heads=8, intermediate_size=8192, use_cache=False)
+    config = GPTNeoXConfig(vocab_size=50304, hidden_size=2048, num_hidden_layers=16, num_attention_heads=8,
+                           intermediate_size=8192, use_cache=False)
     with torch.device("cuda"):
-        model = GPTNeoXForCausalLM(config)  # ?
+        model = GPTNeoXForCausalLM(config)  #?
     #! model = get_peft_model(model, LoraConfig(r=16, target_modules=["query_key_value"], task_type="CAUSAL_LM"))
     print(f"{sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6:.0f} M trainable")
     return model
@@ -35,11 +36,11 @@ training_args = TrainingArguments(
     gradient_accumulation_steps=2,
     max_steps=3,
     learning_rate=1e-5,
-    optim="adamw_torch",  # ?
+    optim="adamw_torch",  #?
     save_strategy="no",
     report_to=[],
     disable_tqdm=True,
 )
 
 trainer = Trainer(model=load_model(), args=training_args, train_dataset=Instructions(64, 256))
-trainer.train()  # ?
+trainer.train()  #?

@@ -25,7 +25,7 @@ def train(model, text, window=256):
     opt = torch.optim.Adam(model.parameters(), lr=2e-3)
     state, total, kept = None, torch.zeros((), device="cuda"), []
     for start in range(0, text.shape[1] - window, window):
-        x, y = text[:, start : start + window], text[:, start + 1 : start + window + 1]
+        x, y = text[:, start:start + window], text[:, start + 1:start + window + 1]
         if state is not None:
             state = repackage(state)
         logits, state = model(x, state)

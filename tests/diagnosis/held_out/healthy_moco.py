@@ -25,7 +25,7 @@ class MoCo(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys):
-        self.queue[:, self.cursor : self.cursor + len(keys)] = keys.T
+        self.queue[:, self.cursor:self.cursor + len(keys)] = keys.T
         self.cursor = (self.cursor + len(keys)) % self.queue.shape[1]
 
     def forward(self, crops, reference):

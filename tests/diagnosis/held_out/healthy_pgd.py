@@ -13,7 +13,7 @@ def pgd(model, x, y):
     for _ in range(STEPS):
         adv.requires_grad_(True)
         loss = F.cross_entropy(model(adv), y)
-        (grad,) = torch.autograd.grad(loss, adv)
+        grad, = torch.autograd.grad(loss, adv)
         adv = adv.detach() + ALPHA * grad.sign()
         adv = torch.min(torch.max(adv, x - EPS), x + EPS).clamp(0, 1)
     return adv.detach()

@@ -10,15 +10,14 @@ Z = 100
 def critic():
     def down(i, o):
         return [nn.Conv2d(i, o, 5, 2, 2), nn.LeakyReLU(0.2)]
-
     return nn.Sequential(*down(3, 64), *down(64, 128), *down(128, 256), *down(256, 512), nn.Flatten(), nn.Linear(512 * 16, 1))
 
 
 def generator():
     def up(i, o):
         return [nn.ConvTranspose2d(i, o, 4, 2, 1), nn.BatchNorm2d(o), nn.ReLU()]
-
-    return nn.Sequential(nn.ConvTranspose2d(Z, 512, 4), nn.ReLU(), *up(512, 256), *up(256, 128), *up(128, 64), nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh())
+    return nn.Sequential(nn.ConvTranspose2d(Z, 512, 4), nn.ReLU(), *up(512, 256), *up(256, 128), *up(128, 64),
+                         nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh())
 
 
 def penalty(d, real, fake):

@@ -18,8 +18,8 @@ class Block(nn.Module):
         b, n, c = x.shape
         q, k, v = self.qkv(self.norm(x)).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if cache is not None:
-            k = torch.cat([cache[0], k], dim=2)[:, :, -self.window :].clone()
-            v = torch.cat([cache[1], v], dim=2)[:, :, -self.window :].clone()
+            k = torch.cat([cache[0], k], dim=2)[:, :, -self.window:].clone()
+            v = torch.cat([cache[1], v], dim=2)[:, :, -self.window:].clone()
         out = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
         x = x + self.proj(out.transpose(1, 2).reshape(b, n, c))
         return x + self.mlp(x), (k, v)

@@ -43,7 +43,7 @@ class EarlyStopping:
     def update(self, score, model, optimizer):
         if score > self.best:
             self.best, self.bad_epochs = score, 0
-            self.state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))  # ? #! self.state = {name: value.cpu() for name, value in model.state_dict().items()}
+            self.state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))  #? #! self.state = {name: value.cpu() for name, value in model.state_dict().items()}
         else:
             self.bad_epochs += 1
         return self.bad_epochs >= self.patience
@@ -54,5 +54,5 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 stopper = EarlyStopping()
 for epoch in range(2):
     train_one_epoch(model, optimizer, 2)
-    if stopper.update(accuracy(model, 1), model, optimizer):  # ?
+    if stopper.update(accuracy(model, 1), model, optimizer):  #?
         break

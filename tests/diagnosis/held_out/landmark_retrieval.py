@@ -51,10 +51,10 @@ def train(net, optimizer, batches=2):
         optimizer.zero_grad()
         batch_loss = 0
         for images in tuples(TUPLES_PER_BATCH):
-            descriptors = torch.cat([net(image) for image in images])  # ?
+            descriptors = torch.cat([net(image) for image in images])  #?
             loss = contrastive(descriptors)
-            batch_loss = batch_loss + loss  # ? #! loss.backward()
-        batch_loss.backward()  # ? #!-
+            batch_loss = batch_loss + loss  #? #! loss.backward()
+        batch_loss.backward()  #? #!-
         optimizer.step()
 
 

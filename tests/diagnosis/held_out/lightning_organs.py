@@ -28,8 +28,8 @@ class OrganNet(LightningModule):
         self.dice_scores = []
 
     def soft_dice(self, logits, masks):
-        probs = logits.sigmoid()  # ?
-        overlap = (probs * masks).flatten(2).sum(-1)  # ?
+        probs = logits.sigmoid()  #?
+        overlap = (probs * masks).flatten(2).sum(-1)  #?
         return (2 * overlap + 1) / (probs.flatten(2).sum(-1) + masks.flatten(2).sum(-1) + 1)
 
     def training_step(self, batch, index):
@@ -38,7 +38,7 @@ class OrganNet(LightningModule):
         masks = torch.zeros(len(scans), self.organs, *scans.shape[2:], device=self.device)
         logits = self.body(scans)
         loss = F.binary_cross_entropy_with_logits(logits, masks)
-        self.dice_scores.append(self.soft_dice(logits, masks).mean(0))  # ? #! self.dice_scores.append(self.soft_dice(logits.detach(), masks).mean(0))
+        self.dice_scores.append(self.soft_dice(logits, masks).mean(0))  #? #! self.dice_scores.append(self.soft_dice(logits.detach(), masks).mean(0))
         self.log("train/loss", loss)
         return loss
 
@@ -51,5 +51,6 @@ class OrganNet(LightningModule):
 
 
 if __name__ == "__main__":
-    trainer = Trainer(max_epochs=1, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = Trainer(max_epochs=1, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
+                      enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(OrganNet(), DataLoader(Volumes(), batch_size=4))

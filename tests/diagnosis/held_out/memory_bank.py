@@ -33,7 +33,7 @@ class PatchBank(nn.Module):
         for images in loader:
             patches = self.extractor(images)
             #! patches = patches[torch.randperm(len(patches), device=patches.device)[: len(patches) // 100]]
-            self.bank = torch.cat([self.bank, patches])  # ?
+            self.bank = torch.cat([self.bank, patches])  #?
         print("bank holds", len(self.bank), "patches")
 
     def score(self, images: Tensor) -> Tensor:

@@ -28,10 +28,11 @@ class PixelAttention(nn.Module):
 
     def forward(self, x):
         b, c, h, w = x.shape
-        q, k, v = (part.reshape(b, self.heads, c // self.heads, h * w).transpose(2, 3).contiguous() for part in self.to_qkv(self.norm(x)).chunk(3, dim=1))
-        sim = einsum("bhid,bhjd->bhij", q * self.scale, k)  # ? #!-
-        attn = sim.softmax(dim=-1)  # ? #!-
-        out = einsum("bhij,bhjd->bhid", attn, v)  # ? #! out = F.scaled_dot_product_attention(q, k, v)
+        q, k, v = (part.reshape(b, self.heads, c // self.heads, h * w).transpose(2, 3).contiguous()
+                   for part in self.to_qkv(self.norm(x)).chunk(3, dim=1))
+        sim = einsum("bhid,bhjd->bhij", q * self.scale, k)  #? #!-
+        attn = sim.softmax(dim=-1)  #? #!-
+        out = einsum("bhij,bhjd->bhid", attn, v)  #? #! out = F.scaled_dot_product_attention(q, k, v)
         return x + self.to_out(out.transpose(2, 3).reshape(b, c, h, w))
 
 

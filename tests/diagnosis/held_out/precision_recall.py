@@ -14,20 +14,20 @@ class Manifold:
     def radii(self, features):
         found = []
         for start in range(0, len(features), self.block):
-            distances = torch.cdist(features[start : start + self.block], features)  # ?
+            distances = torch.cdist(features[start:start + self.block], features)  #?
             found.append(distances.topk(self.k + 1, largest=False).values[:, -1])
         return torch.cat(found)
 
     def share_inside(self, samples, features, radii):
         inside = []
         for start in range(0, len(samples), self.block):
-            distances = torch.cdist(samples[start : start + self.block], features)
+            distances = torch.cdist(samples[start:start + self.block], features)
             inside.append((distances <= radii).any(dim=1))
         return torch.cat(inside).float().mean().item()
 
     def compute(self, real, generated):
-        precision = self.share_inside(generated, real, self.radii(real))  # ?
-        recall = self.share_inside(real[: len(generated)], generated, self.radii(generated))
+        precision = self.share_inside(generated, real, self.radii(real))  #?
+        recall = self.share_inside(real[:len(generated)], generated, self.radii(generated))
         return precision, recall
 
 
@@ -37,7 +37,7 @@ def embed(count, width=768, batch=50_000):
     with torch.no_grad():
         for start in range(0, count, batch):
             n = min(batch, count - start)
-            features[start : start + n] = projection(torch.rand(n, 1024, device="cuda"))
+            features[start:start + n] = projection(torch.rand(n, 1024, device="cuda"))
     return features
 
 

@@ -20,7 +20,7 @@ class EdgeConv(nn.Module):
 
     def forward(self, h, edges, rbf):
         src, dst = edges
-        m = self.message(torch.cat([h[src], h[dst], rbf], dim=1))  # ?
+        m = self.message(torch.cat([h[src], h[dst], rbf], dim=1))  #?
         return self.update(torch.zeros_like(h).index_add(0, dst, m), h)
 
 
@@ -34,7 +34,7 @@ class Stability(nn.Module):
     def forward(self, kinds, edges, rbf, graph, graphs):
         h = self.embed(kinds)
         for layer in self.layers:
-            h = layer(h, edges, rbf)  # ?
+            h = layer(h, edges, rbf)  #?
         pooled = torch.zeros(graphs, h.shape[1], device=h.device).index_add(0, graph, h)
         return self.head(pooled).squeeze(1)
 
@@ -50,9 +50,9 @@ def collate(sizes, neighbours=48):
 model = Stability().cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for start in range(0, len(RESIDUES), 8):
-    batch = collate(RESIDUES[start : start + 8])
+    batch = collate(RESIDUES[start:start + 8])
     target = torch.rand(batch[-1], device="cuda")
-    loss = nn.functional.huber_loss(model(*batch), target)  # ?
+    loss = nn.functional.huber_loss(model(*batch), target)  #?
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     optimizer.step()

@@ -28,8 +28,8 @@ def segment(net, scene):
     for top in positions(height, args.tile, args.stride):
         for left in positions(width, args.tile, args.stride):
             rows, cols = slice(top, top + args.tile), slice(left, left + args.tile)
-            logits = net(scene[None, :, rows, cols])["out"][0]  # ?
-            canvas[:, rows, cols] += logits.softmax(0)  # ?
+            logits = net(scene[None, :, rows, cols])["out"][0]  #?
+            canvas[:, rows, cols] += logits.softmax(0)  #?
             hits[:, rows, cols] += 1
     return (canvas / hits).argmax(0)
 

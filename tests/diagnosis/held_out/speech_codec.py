@@ -15,8 +15,8 @@ class VectorQuantizer(nn.Module):
     def forward(self, z):
         flat = z.transpose(1, 2).reshape(-1, z.shape[1])
         index = self.nearest(flat)
-        encodings = F.one_hot(index, self.codes).float()  # ? #!-
-        quantized = encodings @ self.codebook.weight  # ? #! quantized = self.codebook(index)
+        encodings = F.one_hot(index, self.codes).float()  #? #!-
+        quantized = encodings @ self.codebook.weight  #? #! quantized = self.codebook(index)
         quantized = quantized.view(z.shape[0], -1, z.shape[1]).transpose(1, 2)
         loss = F.mse_loss(quantized, z.detach()) + self.beta * F.mse_loss(z, quantized.detach())
         return z + (quantized - z).detach(), loss
@@ -31,7 +31,8 @@ class Codec(nn.Module):
         super().__init__()
         self.encoder = nn.Sequential(nn.Conv1d(1, 32, 7, 4, 3), nn.ELU(), nn.Conv1d(32, 64, 7, 4, 3), nn.ELU(), nn.Conv1d(64, dim, 5, 5))
         self.quantizer = VectorQuantizer(dim=dim)
-        self.decoder = nn.Sequential(nn.ConvTranspose1d(dim, 64, 5, 5), nn.ELU(), nn.ConvTranspose1d(64, 32, 4, 4), nn.ELU(), nn.ConvTranspose1d(32, 1, 4, 4))
+        self.decoder = nn.Sequential(nn.ConvTranspose1d(dim, 64, 5, 5), nn.ELU(), nn.ConvTranspose1d(64, 32, 4, 4), nn.ELU(),
+                                     nn.ConvTranspose1d(32, 1, 4, 4))
 
     def forward(self, wave):
         code, commitment = self.quantizer(self.encoder(wave))

@@ -13,7 +13,7 @@ def get_args():
     p = argparse.ArgumentParser()
     p.add_argument("--epochs", type=int, default=10)
     p.add_argument("--resolution", type=int, default=456)
-    p.add_argument("--batch-size", type=int, default=64)  # ? #! p.add_argument("--batch-size", type=int, default=8)
+    p.add_argument("--batch-size", type=int, default=64)  #? #! p.add_argument("--batch-size", type=int, default=8)
     p.add_argument("--lr", type=float, default=1e-3)
     return p.parse_args()
 
@@ -25,19 +25,20 @@ class ChestXray(nn.Module):
         self.net.classifier = nn.Sequential(nn.Dropout(0.4), nn.Linear(2048, findings))
 
     def forward(self, x):
-        return self.net(x)  # ?
+        return self.net(x)  #?
 
 
 def batches(args, count):
     for _ in range(count):
-        yield (torch.rand(args.batch_size, 3, args.resolution, args.resolution, device="cuda"), torch.rand(args.batch_size, 14, device="cuda").round())
+        yield (torch.rand(args.batch_size, 3, args.resolution, args.resolution, device="cuda"),
+               torch.rand(args.batch_size, 14, device="cuda").round())
 
 
 def run_epoch(model, optimizer, criterion, loader):
     seen, running = 0, 0.0
     for images, findings in loader:
         optimizer.zero_grad()
-        outputs = model(images)  # ?
+        outputs = model(images)  #?
         loss = criterion(outputs, findings)
         loss.backward()
         optimizer.step()

@@ -20,7 +20,9 @@ class Denoiser(nn.Module):
     def __init__(self, width=128):
         super().__init__()
         self.first = nn.Conv2d(4, width, 3, padding=1)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, width, 3, padding=1)) for _ in range(8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, width, 3, padding=1)) for _ in range(8)
+        )
         self.last = nn.Conv2d(width, 4, 3, padding=1)
 
     def forward(self, images):
@@ -34,8 +36,8 @@ def train(accelerator, model, optimizer, loader, accumulation):
     total = 0
     for step, latents in enumerate(loader, start=1):
         noise = torch.randn_like(latents)
-        loss = F.mse_loss(model(latents + noise), noise) / accumulation  # ?
-        total = total + loss  # ? #! accelerator.backward(loss)
+        loss = F.mse_loss(model(latents + noise), noise) / accumulation  #?
+        total = total + loss  #? #! accelerator.backward(loss)
         if step % accumulation == 0:
             accelerator.backward(total)  #!-
             optimizer.step()

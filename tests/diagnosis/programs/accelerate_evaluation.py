@@ -34,8 +34,8 @@ def evaluate(accelerator, model, loader):
     model.eval()
     losses = []
     for ids, labels in loader:
-        loss = F.cross_entropy(model(ids), labels)  # ?
-        losses.append(accelerator.gather_for_metrics(loss.repeat(len(labels))))  # ?
+        loss = F.cross_entropy(model(ids), labels)  #?
+        losses.append(accelerator.gather_for_metrics(loss.repeat(len(labels))))  #?
     return torch.cat(losses).mean().item()
 
 

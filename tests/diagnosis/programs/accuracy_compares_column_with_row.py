@@ -14,7 +14,7 @@ def predict(model, features):
 
 
 def accuracy(predicted, labels):
-    return (predicted == labels).float().mean().item()  # ?
+    return (predicted == labels).float().mean().item()  #?
 
 
 def main():

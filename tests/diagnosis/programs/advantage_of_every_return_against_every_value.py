@@ -25,9 +25,9 @@ def discounted(rewards, gamma=0.99):
 def update(agent, optimizer, observations, actions, rewards):
     logits, values = agent(observations.flatten(0, 1))
     returns = discounted(rewards).flatten()
-    advantage = returns[:, None] - values  # ? #! advantage = returns - values
+    advantage = returns[:, None] - values  #? #! advantage = returns - values
     chosen = torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(actions.flatten())
-    loss = -(chosen * advantage.detach()).mean() + 0.5 * advantage.pow(2).mean()  # ?
+    loss = -(chosen * advantage.detach()).mean() + 0.5 * advantage.pow(2).mean()  #?
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

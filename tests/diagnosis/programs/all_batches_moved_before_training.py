@@ -27,7 +27,7 @@ class ClipNet(nn.Module):
 
 
 device = "cuda"
-batches = [(x.to(device), y.to(device)) for x, y in read_shards()]  # ? #! batches = ((x.to(device), y.to(device)) for x, y in read_shards())
+batches = [(x.to(device), y.to(device)) for x, y in read_shards()]  #? #! batches = ((x.to(device), y.to(device)) for x, y in read_shards())
 model = ClipNet().to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for step, (x, y) in enumerate(batches):

@@ -26,8 +26,8 @@ def evaluate(model, batches):
     with torch.inference_mode():
         for ids in batches:
             ids = ids.cuda()
-            logits = model(ids[:, :-1])  # ?
-            results["logits"].append(logits)  # ? #! results["logits"].append(top_k_accuracy(logits, ids[:, 1:]).item())
+            logits = model(ids[:, :-1])  #?
+            results["logits"].append(logits)  #? #! results["logits"].append(top_k_accuracy(logits, ids[:, 1:]).item())
             results["labels"].append(ids[:, 1:])
     #! return sum(results["logits"]) / len(results["logits"])
     scores = [top_k_accuracy(l, y) for l, y in zip(results["logits"], results["labels"])]

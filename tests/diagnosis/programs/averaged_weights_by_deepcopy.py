@@ -11,7 +11,7 @@ import torch.nn as nn
 class Average:
     def __init__(self, model, decay):
         self.decay = decay
-        self.model = copy.deepcopy(model).requires_grad_(False)  # ?
+        self.model = copy.deepcopy(model).requires_grad_(False)  #?
 
     @torch.no_grad()
     def update(self, model):
@@ -34,7 +34,7 @@ def main():
     args = parser.parse_args()
     with torch.device("cuda"):
         model = nn.Sequential(*(Residual(4096) for _ in range(7)))
-    averages = [Average(model, decay) for decay in args.decay]  # ?
+    averages = [Average(model, decay) for decay in args.decay]  #?
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for step in range(4):
         x = torch.randn(1024, 4096, device="cuda")

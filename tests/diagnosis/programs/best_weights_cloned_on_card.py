@@ -49,7 +49,5 @@ for epoch in range(2):
     score = validate(model)
     if score < best:
         best = score
-        best_state = {
-            name: value.clone() for name, value in model.state_dict().items()
-        }  # ? #! best_state = {name: value.clone() for name, value in model.head.state_dict().items()}
+        best_state = {name: value.clone() for name, value in model.state_dict().items()}  #? #! best_state = {name: value.clone() for name, value in model.head.state_dict().items()}
 model.load_state_dict(best_state)  #! model.head.load_state_dict(best_state)

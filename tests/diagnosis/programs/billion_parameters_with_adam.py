@@ -42,15 +42,15 @@ def main():
     parser.add_argument("--length", type=int, default=256)
     args = parser.parse_args()
     with torch.device("cuda"):
-        model = LanguageModel(32000, 2048, 20)  # ?
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)  # ? #! optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        model = LanguageModel(32000, 2048, 20)  #?
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)  #? #! optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     for step in range(args.steps):
         tokens = torch.randint(0, 32000, (1, args.length + 1), device="cuda")
         logits = model(tokens[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # ?
+        optimizer.step()  #?
         print(step, loss.item())
 
 

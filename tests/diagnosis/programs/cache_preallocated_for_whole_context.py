@@ -9,8 +9,8 @@ import torch.nn.functional as F
 class Cache:
     def __init__(self, layers, batch, heads, length, size):
         shape = (batch, heads, length, size)
-        self.keys = [torch.zeros(shape, dtype=torch.half, device="cuda") for _ in range(layers)]  # ?
-        self.values = [torch.zeros(shape, dtype=torch.half, device="cuda") for _ in range(layers)]  # ?
+        self.keys = [torch.zeros(shape, dtype=torch.half, device="cuda") for _ in range(layers)]  #?
+        self.values = [torch.zeros(shape, dtype=torch.half, device="cuda") for _ in range(layers)]  #?
 
     def update(self, layer, start, k, v):
         end = start + k.shape[2]
@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 @torch.inference_mode()
 def generate(layers, prompt, count, context):
-    cache = Cache(len(layers), prompt.shape[0], 16, context, 128)  # ?
+    cache = Cache(len(layers), prompt.shape[0], 16, context, 128)  #?
     x, start = prompt, 0
     for _ in range(count):
         for number, layer in enumerate(layers):
@@ -49,5 +49,5 @@ def generate(layers, prompt, count, context):
 with torch.device("cuda"):
     layers = nn.ModuleList(Layer(2048, 16) for _ in range(16)).half().eval()
 prompt = torch.randn(8, 512, 2048, device="cuda", dtype=torch.half)
-result = generate(layers, prompt, 16, context=16_384)  # ? #! result = generate(layers, prompt, 16, context=1024)
+result = generate(layers, prompt, 16, context=16_384)  #? #! result = generate(layers, prompt, 16, context=1024)
 print(result.shape)

@@ -23,7 +23,7 @@ def save(path, model):
 
 
 def resume(path, model):
-    checkpoint = torch.load(path, map_location="cuda", mmap=True)  # ? #! checkpoint = torch.load(path, map_location="cpu", mmap=True)
+    checkpoint = torch.load(path, map_location="cuda", mmap=True)  #? #! checkpoint = torch.load(path, map_location="cpu", mmap=True)
     model.load_state_dict(checkpoint["model"])
     return checkpoint
 
@@ -38,7 +38,7 @@ for step in range(4):
     x = torch.randn(2048, 4096, device="cuda")
     optimizer.zero_grad()
     loss = (model(x) - x).pow(2).mean()
-    loss.backward()  # ?
+    loss.backward()  #?
     optimizer.step()
     print(step, loss.item())
 os.remove(path)

@@ -28,7 +28,7 @@ criterion = nn.MSELoss()
 for epoch in range(5):
     optimizer.zero_grad()
     predicted = model(features)
-    loss = criterion(predicted, price)  # ?
-    loss.backward()  # ?
+    loss = criterion(predicted, price)  #?
+    loss.backward()  #?
     optimizer.step()
     print(f"epoch {epoch}: {loss.item():.4f}")

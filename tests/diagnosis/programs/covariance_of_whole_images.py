@@ -11,8 +11,8 @@ def centred(images):
 
 def principal_directions(images, count):
     x = centred(images)
-    covariance = x.T @ x / (len(x) - 1)  # ? #! covariance = x @ x.T / (len(x) - 1)
-    covariance = covariance + 1e-5 * torch.eye(len(covariance), device=x.device)  # ?
+    covariance = x.T @ x / (len(x) - 1)  #? #! covariance = x @ x.T / (len(x) - 1)
+    covariance = covariance + 1e-5 * torch.eye(len(covariance), device=x.device)  #?
     directions = covariance[:, :count]
     for _ in range(3):
         directions = covariance @ directions
@@ -22,5 +22,5 @@ def principal_directions(images, count):
 
 images = torch.rand(2000, 3, 128, 128, device="cuda")
 with torch.no_grad():
-    directions = principal_directions(images, 64)  # ?
+    directions = principal_directions(images, 64)  #?
 print(directions.shape)

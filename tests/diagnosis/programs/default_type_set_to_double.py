@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-torch.set_default_dtype(torch.float64)  # ? #! torch.set_default_dtype(torch.float32)
+torch.set_default_dtype(torch.float64)  #? #! torch.set_default_dtype(torch.float32)
 torch.manual_seed(0)
 
 
@@ -19,9 +19,9 @@ class Field(nn.Module):
         self.last = nn.Linear(width, 3)
 
     def forward(self, x):
-        x = torch.sin(30 * self.first(x))  # ?
+        x = torch.sin(30 * self.first(x))  #?
         for layer in self.hidden:
-            x = torch.sin(layer(x))  # ?
+            x = torch.sin(layer(x))  #?
         return self.last(x)
 
 
@@ -37,7 +37,7 @@ def fit(steps=4, count=220_000):
     optimizer = torch.optim.Adam(field.parameters(), lr=1e-4)
     for step in range(steps):
         points, colours = sample(count)
-        loss = F.mse_loss(field(points), colours)  # ?
+        loss = F.mse_loss(field(points), colours)  #?
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

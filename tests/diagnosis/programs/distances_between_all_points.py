@@ -5,8 +5,8 @@ import torch
 
 
 def nearest_neighbours(points, count):
-    distances = torch.cdist(points, points)  # ? #! return torch.cat([torch.cdist(part, points).topk(count + 1, largest=False).indices[:, 1:] for part in points.split(2048)])
-    return distances.topk(count + 1, largest=False).indices[:, 1:]  # ?
+    distances = torch.cdist(points, points)  #? #! return torch.cat([torch.cdist(part, points).topk(count + 1, largest=False).indices[:, 1:] for part in points.split(2048)])
+    return distances.topk(count + 1, largest=False).indices[:, 1:]  #?
 
 
 def chamfer_features(points, neighbours):
@@ -21,5 +21,5 @@ def load_cloud(number, size=70_000):
 with torch.no_grad():
     for number in range(3):
         cloud = load_cloud(number)
-        neighbours = nearest_neighbours(cloud, 16)  # ?
+        neighbours = nearest_neighbours(cloud, 16)  #?
         print(number, chamfer_features(cloud, neighbours).mean().item())

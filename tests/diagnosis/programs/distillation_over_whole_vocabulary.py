@@ -25,9 +25,9 @@ class Model(nn.Module):
 
 def distillation(student_head, teacher_head, student_state, teacher_state, temperature=2.0):
     with torch.no_grad():
-        target = F.softmax(teacher_head(teacher_state) / temperature, dim=-1)  # ?
-    guess = F.log_softmax(student_head(student_state) / temperature, dim=-1)  # ?
-    return F.kl_div(guess, target, reduction="sum") * temperature**2  # ?
+        target = F.softmax(teacher_head(teacher_state) / temperature, dim=-1)  #?
+    guess = F.log_softmax(student_head(student_state) / temperature, dim=-1)  #?
+    return F.kl_div(guess, target, reduction="sum") * temperature**2  #?
 
 
 def main():
@@ -47,9 +47,9 @@ def main():
         states = student(tokens).flatten(0, 1)
         loss = 0
         for state, hint in zip(states.chunk(args.parts), hints.chunk(args.parts)):
-            loss = loss + checkpoint(distillation, student.head, teacher.head, state, hint, use_reentrant=False)  # ?
+            loss = loss + checkpoint(distillation, student.head, teacher.head, state, hint, use_reentrant=False)  #?
         optimizer.zero_grad()
-        (loss / tokens.numel()).backward()  # ?
+        (loss / tokens.numel()).backward()  #?
         optimizer.step()
         print(step, loss.item())
 

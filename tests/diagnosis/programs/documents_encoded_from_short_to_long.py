@@ -15,8 +15,8 @@ class Encoder(nn.Module):
         self.states = nn.Linear(width, 2 * width)
 
     def forward(self, x):
-        x = self.narrow(self.widen(x).relu_())  # ?
-        return self.states(x)  # ?
+        x = self.narrow(self.widen(x).relu_())  #?
+        return self.states(x)  #?
 
 
 def batches(lengths, batch=64):
@@ -28,7 +28,7 @@ def batches(lengths, batch=64):
 def encode(model, lengths):
     states = []
     for x in batches(lengths):
-        states.append(model(x))  # ?
+        states.append(model(x))  #?
     return states
 
 

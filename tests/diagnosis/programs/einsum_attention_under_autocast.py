@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 def attention(q, k, v):
     scale = q.shape[-1] ** -0.5
-    energy = torch.einsum("bhid,bhjd->bhij", q, k) * scale  # ? #!-
-    probabilities = torch.softmax(energy, dim=-1)  # ? #!-
-    return torch.einsum("bhij,bhjd->bhid", probabilities, v)  # ? #! return F.scaled_dot_product_attention(q, k, v)
+    energy = torch.einsum("bhid,bhjd->bhij", q, k) * scale  #? #!-
+    probabilities = torch.softmax(energy, dim=-1)  #? #!-
+    return torch.einsum("bhij,bhjd->bhid", probabilities, v)  #? #! return F.scaled_dot_product_attention(q, k, v)
 
 
 class Layer(nn.Module):

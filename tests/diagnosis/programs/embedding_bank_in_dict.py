@@ -24,7 +24,7 @@ def index_corpus(model, shards, shard_size, length, vocabulary):
         ids = torch.randint(0, vocabulary, (shard_size, length), device="cuda")
         with torch.no_grad():
             vectors = model(ids)
-        bank[f"shard-{shard}"] = nn.functional.normalize(vectors, dim=-1)  # ? #! bank[f"shard-{shard}"] = nn.functional.normalize(vectors.mean(dim=1), dim=-1)
+        bank[f"shard-{shard}"] = nn.functional.normalize(vectors, dim=-1)  #? #! bank[f"shard-{shard}"] = nn.functional.normalize(vectors.mean(dim=1), dim=-1)
     return bank
 
 

@@ -7,12 +7,8 @@ from torch import nn
 
 def block(cin, cout):
     return nn.Sequential(
-        nn.Conv2d(cin, cout, 3, padding=1),
-        nn.BatchNorm2d(cout),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(cout, cout, 3, padding=1),
-        nn.BatchNorm2d(cout),
-        nn.ReLU(inplace=True),
+        nn.Conv2d(cin, cout, 3, padding=1), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
+        nn.Conv2d(cout, cout, 3, padding=1), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
     )
 
 
@@ -51,8 +47,8 @@ def evaluate(model, cases):
     for _ in range(cases):
         image = torch.randn(4, 1, 512, 512, device="cuda")
         mask = (torch.rand(4, 1, 512, 512, device="cuda") > 0.5).float()
-        probability = model(image).sigmoid()  # ?
-        scores.append(dice(probability, mask))  # ?
+        probability = model(image).sigmoid()  #?
+        scores.append(dice(probability, mask))  #?
     return torch.stack(scores).mean().item()
 
 

@@ -19,8 +19,8 @@ class FeatureExtractor:
     #! @torch.inference_mode()
     def extract(self, name, images):
         images = (images - 0.45) / 0.225
-        vectors = self.backbone(images)  # ?
-        self.features[name] = nn.functional.normalize(vectors, dim=1)  # ?
+        vectors = self.backbone(images)  #?
+        self.features[name] = nn.functional.normalize(vectors, dim=1)  #?
 
     def nearest(self, query, k=5):
         bank = torch.cat(list(self.features.values()))

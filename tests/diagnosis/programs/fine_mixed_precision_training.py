@@ -10,9 +10,10 @@ class Net(nn.Module):
     def __init__(self, width=64):
         super().__init__()
         widths = [3, width, 2 * width, 4 * width, 8 * width]
-        self.stages = nn.Sequential(
-            *(nn.Sequential(nn.Conv2d(i, o, 3, 2, 1), nn.BatchNorm2d(o), nn.ReLU(), nn.Conv2d(o, o, 3, 1, 1), nn.ReLU()) for i, o in zip(widths, widths[1:]))
-        )
+        self.stages = nn.Sequential(*(
+            nn.Sequential(nn.Conv2d(i, o, 3, 2, 1), nn.BatchNorm2d(o), nn.ReLU(), nn.Conv2d(o, o, 3, 1, 1), nn.ReLU())
+            for i, o in zip(widths, widths[1:])
+        ))
         self.head = nn.Linear(8 * width, 200)
 
     def forward(self, x):

@@ -11,14 +11,8 @@ labels = torch.randint(0, 10, (60_000,), device="cuda")
 loader = DataLoader(TensorDataset(images[:2000], labels[:2000]), batch_size=500)
 
 model = nn.Sequential(
-    nn.Conv2d(1, 32, 3, padding=1),
-    nn.ReLU(),
-    nn.MaxPool2d(2),
-    nn.Conv2d(32, 64, 3, padding=1),
-    nn.ReLU(),
-    nn.AdaptiveAvgPool2d(4),
-    nn.Flatten(),
-    nn.Linear(1024, 10),
+    nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1024, 10),
 ).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(2):

@@ -24,14 +24,14 @@ class LanguageModel(nn.Module):
 
 
 def token_loss(model, hidden, labels):
-    logits = model.lm_head(hidden).float()  # ?
-    return F.cross_entropy(logits, labels)  # ?
+    logits = model.lm_head(hidden).float()  #?
+    return F.cross_entropy(logits, labels)  #?
 
 
 def loss_of(model, tokens):
     hidden = model(tokens[:, :-1]).flatten(0, 1)
     labels = tokens[:, 1:].flatten()
-    return token_loss(model, hidden, labels)  # ? #! return sum(checkpoint(token_loss, model, h, l, use_reentrant=False) for h, l in zip(hidden.chunk(16), labels.chunk(16))) / 16
+    return token_loss(model, hidden, labels)  #? #! return sum(checkpoint(token_loss, model, h, l, use_reentrant=False) for h, l in zip(hidden.chunk(16), labels.chunk(16))) / 16
 
 
 with torch.device("cuda"):
@@ -41,6 +41,6 @@ for step in range(3):
     tokens = torch.randint(0, VOCABULARY, (6, 2049), device="cuda")
     loss = loss_of(model, tokens)
     optimizer.zero_grad()
-    loss.backward()  # ?
+    loss.backward()  #?
     optimizer.step()
     print(step, loss.item())

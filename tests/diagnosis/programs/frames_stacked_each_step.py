@@ -9,8 +9,7 @@ class NextFrame(nn.Module):
     def __init__(self, width=32):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv3d(3, width, (3, 3, 3), padding=(0, 1, 1)),
-            nn.ReLU(inplace=True),
+            nn.Conv3d(3, width, (3, 3, 3), padding=(0, 1, 1)), nn.ReLU(inplace=True),
             nn.Conv3d(width, 3, (2, 3, 3), padding=(0, 1, 1)),
         )
 
@@ -22,7 +21,7 @@ class NextFrame(nn.Module):
 def roll_out(model, start, steps):
     frames = list(start.unbind(dim=2))
     for _ in range(steps):
-        clip = torch.stack(frames, dim=2)  # ? #! clip = torch.stack(frames[-4:], dim=2)
+        clip = torch.stack(frames, dim=2)  #? #! clip = torch.stack(frames[-4:], dim=2)
         frames.append(model(clip))
         #! frames = frames[-4:]
     return frames

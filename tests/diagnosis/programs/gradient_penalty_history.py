@@ -7,20 +7,15 @@ from torch import nn
 
 def critic(width=64):
     return nn.Sequential(
-        nn.Conv2d(3, width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(width, 2 * width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(2 * width, 4 * width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4 * width, 1),
+        nn.Conv2d(3, width, 4, 2, 1), nn.LeakyReLU(0.2),
+        nn.Conv2d(width, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2),
+        nn.Conv2d(2 * width, 4 * width, 4, 2, 1), nn.LeakyReLU(0.2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 1),
     )
 
 
 def r1_penalty(scores, real):
-    (gradient,) = torch.autograd.grad(scores.sum(), real, create_graph=True)  # ?
+    (gradient,) = torch.autograd.grad(scores.sum(), real, create_graph=True)  #?
     return gradient.square().sum(dim=(1, 2, 3)).mean()
 
 
@@ -35,7 +30,7 @@ class CriticTrainer:
         real.requires_grad_()
         loss = nn.functional.softplus(self.net(fake)).mean() + nn.functional.softplus(-self.net(real)).mean()
         penalty = r1_penalty(self.net(real), real)
-        self.history.append(penalty)  # ? #! self.history.append(penalty.item())
+        self.history.append(penalty)  #? #! self.history.append(penalty.item())
         if number % self.every == 0:
             loss = loss + 5.0 * self.every * penalty
         self.optimizer.zero_grad()

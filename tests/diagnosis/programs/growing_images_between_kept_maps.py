@@ -14,8 +14,8 @@ class Pyramid(nn.Module):
 
     @torch.inference_mode()
     def forward(self, image):
-        features = self.narrow(self.wide(image).clamp_(min=0))  # ?
-        return self.out(features)  # ?
+        features = self.narrow(self.wide(image).clamp_(min=0))  #?
+        return self.out(features)  #?
 
 
 def scene(size):
@@ -31,7 +31,7 @@ def main():
     sizes = range(720, 1360, 40)
     maps = make_maps(sizes)
     for size in sizes:
-        maps[size] = model(scene(size))  # ? #! maps[size].copy_(model(scene(size)))
+        maps[size] = model(scene(size))  #? #! maps[size].copy_(model(scene(size)))
         print(size, torch.cuda.memory_allocated() >> 20, "MiB")
     print(len(maps), "maps")
 

@@ -8,19 +8,19 @@ import torch.nn as nn
 def build(width=2560, layers=20):
     with torch.device("cuda"):
         layer = lambda: nn.TransformerEncoderLayer(width, 20, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-        return nn.Sequential(*(layer() for _ in range(layers))).half()  # ?
+        return nn.Sequential(*(layer() for _ in range(layers))).half()  #?
 
 
 class MasterWeights:
     def __init__(self, parameters, lr):
         self.parameters = parameters
-        self.masters = [p.detach().float().requires_grad_() for p in parameters]  # ?
-        self.optimizer = torch.optim.Adam(self.masters, lr=lr)  # ?
+        self.masters = [p.detach().float().requires_grad_() for p in parameters]  #?
+        self.optimizer = torch.optim.Adam(self.masters, lr=lr)  #?
 
     def step(self, scale):
         for p, master in zip(self.parameters, self.masters):
-            master.grad = p.grad.float() / scale  # ?
-        self.optimizer.step()  # ?
+            master.grad = p.grad.float() / scale  #?
+        self.optimizer.step()  #?
         for p, master in zip(self.parameters, self.masters):
             p.data.copy_(master)
             p.grad = master.grad = None

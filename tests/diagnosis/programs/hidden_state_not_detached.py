@@ -23,9 +23,9 @@ def train_on_recording(model, optimizer, recording, chunk=64):
     for start in range(0, recording.shape[1] - chunk, chunk):
         x = recording[:, start : start + chunk]
         y = recording[:, start + 1 : start + chunk + 1]
-        predicted, hidden = model(x, hidden)  # ?
+        predicted, hidden = model(x, hidden)  #?
         loss = nn.functional.mse_loss(predicted, y)
-        loss.backward(retain_graph=True)  # ? #! loss.backward()
+        loss.backward(retain_graph=True)  #? #! loss.backward()
         #! hidden = tuple(h.detach() for h in hidden)
         total += loss.item()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -13,13 +13,8 @@ class WithPreview(nn.Module):
         self.stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
         self.body = nn.Sequential(net.layer1, net.layer2, net.layer3, net.layer4)
         self.preview = nn.Sequential(
-            nn.Conv2d(64, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.Conv2d(64, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 3, 1),
-            nn.AdaptiveAvgPool2d(32),
+            nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+            nn.Conv2d(64, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 3, 1), nn.AdaptiveAvgPool2d(32),
         )
         self.classify = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
@@ -35,7 +30,7 @@ class PreviewRecorder:
         self.handle = module.register_forward_hook(self.record)
 
     def record(self, module, inputs, output):
-        self.previews.append(output)  # ? #! self.previews.append(output.detach().cpu())
+        self.previews.append(output)  #? #! self.previews.append(output.detach().cpu())
 
 
 model = WithPreview().cuda()

@@ -17,9 +17,9 @@ class AttentionBlock(nn.Module):
     def forward(self, x):
         b, c, h, w = x.shape
         q, k, v = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2).unbind(1)
-        weight = torch.matmul(q, k.transpose(-1, -2)) * (c // self.heads) ** -0.5  # ? #!-
-        weight = F.softmax(weight, dim=-1)  # ? #!-
-        y = torch.matmul(weight, v)  # ? #! y = F.scaled_dot_product_attention(q.contiguous(), k.contiguous(), v.contiguous())
+        weight = torch.matmul(q, k.transpose(-1, -2)) * (c // self.heads) ** -0.5  #? #!-
+        weight = F.softmax(weight, dim=-1)  #? #!-
+        y = torch.matmul(weight, v)  #? #! y = F.scaled_dot_product_attention(q.contiguous(), k.contiguous(), v.contiguous())
         return x + self.out(y.transpose(-1, -2).reshape(b, c, h, w))
 
 

@@ -14,17 +14,12 @@ def load_images(count=24_000, size=224):
 
 
 images, labels = load_images()
-images = torch.from_numpy(images).cuda().float() / 255  # ? #! images = torch.from_numpy(images)
+images = torch.from_numpy(images).cuda().float() / 255  #? #! images = torch.from_numpy(images)
 labels = torch.from_numpy(labels).cuda()
 
 model = nn.Sequential(
-    nn.Conv2d(3, 32, 7, 4, 3),
-    nn.ReLU(),
-    nn.Conv2d(32, 64, 3, 2, 1),
-    nn.ReLU(),
-    nn.AdaptiveAvgPool2d(1),
-    nn.Flatten(),
-    nn.Linear(64, 10),
+    nn.Conv2d(3, 32, 7, 4, 3), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
 ).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 

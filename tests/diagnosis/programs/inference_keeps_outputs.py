@@ -25,8 +25,8 @@ class TextClassifier(nn.Module):
 def predict(model, batches):
     predictions = []
     for tokens in batches:
-        scores = model(tokens.cuda())  # ?
-        predictions.append(scores.softmax(dim=-1))  # ?
+        scores = model(tokens.cuda())  #?
+        predictions.append(scores.softmax(dim=-1))  #?
     return torch.cat(predictions)
 
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 
 def instance_masks(labels, count):
     ids = torch.arange(1, count + 1, device=labels.device).view(1, count, 1, 1)
-    return (labels[:, None] == ids).long()  # ? #! return labels[:, None] == ids
+    return (labels[:, None] == ids).long()  #? #! return labels[:, None] == ids
 
 
 def valid_masks(masks, valid):
-    return masks * valid[:, None].long()  # ? #! return masks & valid[:, None].bool()
+    return masks * valid[:, None].long()  #? #! return masks & valid[:, None].bool()
 
 
 class Segmenter(nn.Module):
@@ -38,7 +38,7 @@ for step in range(4):
     images = torch.rand(10, 3, size, size, device="cuda")
     labels = torch.randint(0, count, (10, size, size), device="cuda")
     valid = torch.ones(10, size, size, device="cuda")
-    masks = valid_masks(instance_masks(labels, count), valid)  # ?
+    masks = valid_masks(instance_masks(labels, count), valid)  #?
     loss = dice(model(images), masks)
     optimizer.zero_grad()
     loss.backward()

@@ -11,8 +11,8 @@ def make_batches(images, labels, size, count):
     batches = []
     for number in range(count):
         start = number * size
-        end = start + size if number < count - 1 else None  # ? #! end = start + size
-        batches.append((images[start:end], labels[start:end]))  # ?
+        end = start + size if number < count - 1 else None  #? #! end = start + size
+        batches.append((images[start:end], labels[start:end]))  #?
     return batches
 
 
@@ -24,7 +24,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 batches = make_batches(images, labels, 64, 6)
 for step, (x, y) in enumerate(batches):
     optimizer.zero_grad()
-    loss = F.cross_entropy(model(x.float() / 255), y)  # ?
+    loss = F.cross_entropy(model(x.float() / 255), y)  #?
     loss.backward()
     optimizer.step()
     print(step, len(x), loss.item())

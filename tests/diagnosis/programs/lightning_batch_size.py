@@ -23,7 +23,7 @@ class ImageClassifier(L.LightningModule):
 
     def training_step(self, batch, index):
         images, labels = batch
-        loss = F.cross_entropy(self.net(images), labels)  # ?
+        loss = F.cross_entropy(self.net(images), labels)  #?
         self.log("train_loss", loss)
         return loss
 
@@ -33,10 +33,9 @@ class ImageClassifier(L.LightningModule):
 
 def main():
     L.seed_everything(7)
-    loader = DataLoader(Images(), batch_size=192, shuffle=True)  # ? #! loader = DataLoader(Images(), batch_size=32, shuffle=True)
-    trainer = L.Trainer(
-        accelerator="gpu", devices=1, max_epochs=1, limit_train_batches=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
-    )
+    loader = DataLoader(Images(), batch_size=192, shuffle=True)  #? #! loader = DataLoader(Images(), batch_size=32, shuffle=True)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, limit_train_batches=2, logger=False,
+                        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(ImageClassifier(), loader)
 
 

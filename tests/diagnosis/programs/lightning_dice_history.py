@@ -19,19 +19,20 @@ class Slices(Dataset):
 class Segmenter(L.LightningModule):
     def __init__(self, classes=48):
         super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, classes, 1))
+        self.net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
+                                 nn.Conv2d(32, classes, 1))
         self.step_outputs = []
 
     def dice(self, logits, labels):
-        chance = logits.softmax(dim=1).gather(1, labels.unsqueeze(1))  # ?
+        chance = logits.softmax(dim=1).gather(1, labels.unsqueeze(1))  #?
         return 1 - 2 * chance.sum() / (labels.numel() + chance.square().sum())
 
     def training_step(self, batch, index):
         images, labels = batch
         logits = self.net(images)
         loss = F.cross_entropy(logits, labels)
-        dice = self.dice(logits, labels)  # ?
-        self.step_outputs.append({"loss": loss.detach(), "dice": dice})  # ? #! self.step_outputs.append({"loss": loss.detach(), "dice": dice.detach()})
+        dice = self.dice(logits, labels)  #?
+        self.step_outputs.append({"loss": loss.detach(), "dice": dice})  #? #! self.step_outputs.append({"loss": loss.detach(), "dice": dice.detach()})
         return loss
 
     def on_train_epoch_end(self):
@@ -43,7 +44,8 @@ class Segmenter(L.LightningModule):
 
 
 def main():
-    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Segmenter(), DataLoader(Slices(), batch_size=64))
 
 

@@ -23,7 +23,7 @@ class Ranker(L.LightningModule):
         return F.mse_loss(self.mix(self.words(words).mean(dim=1)).squeeze(1), score)
 
     def on_train_epoch_end(self):
-        self.snapshots.append(copy.deepcopy(self.state_dict()))  # ?
+        self.snapshots.append(copy.deepcopy(self.state_dict()))  #?
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.05)
@@ -31,7 +31,8 @@ class Ranker(L.LightningModule):
 
 def main():
     data = TensorDataset(torch.randint(0, 150000, (512, 32)), torch.rand(512))
-    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=30, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=30, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     model = Ranker()
     trainer.fit(model, DataLoader(data, batch_size=256))
     print("snapshots for averaging:", len(model.snapshots))

@@ -27,11 +27,12 @@ class SignalClassifier(L.LightningModule):
     def __init__(self, validation_loader):
         super().__init__()
         self.validation_loader = validation_loader
-        self.net = nn.Sequential(block(2, 64), block(64, 64), nn.MaxPool1d(4), block(64, 128), block(128, 128), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(128, 12))
+        self.net = nn.Sequential(block(2, 64), block(64, 64), nn.MaxPool1d(4), block(64, 128), block(128, 128),
+                                 nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(128, 12))
 
     def shared_step(self, batch):
         signals, labels = batch
-        return F.cross_entropy(self.net(signals), labels)  # ?
+        return F.cross_entropy(self.net(signals), labels)  #?
 
     def training_step(self, batch, index):
         return self.shared_step(batch)
@@ -41,7 +42,7 @@ class SignalClassifier(L.LightningModule):
         self.net.eval()
         losses = []
         for signals, labels in self.validation_loader:
-            losses.append(self.shared_step((signals.to(self.device), labels.to(self.device))))  # ?
+            losses.append(self.shared_step((signals.to(self.device), labels.to(self.device))))  #?
         self.net.train()
         return torch.stack(losses).mean()
 
@@ -53,7 +54,8 @@ class SignalClassifier(L.LightningModule):
 
 
 def main():
-    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     model = SignalClassifier(DataLoader(Signals(2048), batch_size=128))
     trainer.fit(model, DataLoader(Signals(384), batch_size=128, shuffle=True))
 

@@ -44,9 +44,8 @@ class Tagger(L.LightningModule):
 
 def main():
     data = TensorDataset(torch.randint(0, 30000, (4096, 64)), torch.randint(0, 400, (4096, 64)))
-    trainer = L.Trainer(
-        accelerator="gpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0
-    )
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0)
     trainer.fit(Tagger(), DataLoader(data, batch_size=512), DataLoader(data, batch_size=512))
 
 

@@ -21,8 +21,8 @@ class Recommender(L.LightningModule):
         states, _ = self.encoder(self.embedding(history))
         scores = self.output(states[:, -1])
         loss = F.cross_entropy(scores, target, label_smoothing=0.05)
-        surprise = F.cross_entropy(scores, target)  # ?
-        self.average = 0.98 * self.average + 0.02 * surprise  # ? #! self.average = 0.98 * self.average + 0.02 * surprise.detach()
+        surprise = F.cross_entropy(scores, target)  #?
+        self.average = 0.98 * self.average + 0.02 * surprise  #? #! self.average = 0.98 * self.average + 0.02 * surprise.detach()
         self.log("surprise", self.average, prog_bar=True)
         return loss
 
@@ -33,7 +33,8 @@ class Recommender(L.LightningModule):
 def main():
     sessions = torch.randint(0, 60000, (60000, 20))
     data = TensorDataset(sessions, torch.randint(0, 60000, (60000,)))
-    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Recommender(), DataLoader(data, batch_size=3000, shuffle=True))
 
 

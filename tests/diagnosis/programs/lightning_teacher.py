@@ -25,12 +25,12 @@ class Distiller(L.LightningModule):
 
     #! @torch.no_grad()
     def soft_targets(self, images):
-        return F.softmax(self.teacher(images) / self.temperature, dim=1)  # ?
+        return F.softmax(self.teacher(images) / self.temperature, dim=1)  #?
 
     def training_step(self, batch, index):
         images, labels = batch
         scores = self.student(images)
-        targets = self.soft_targets(images)  # ?
+        targets = self.soft_targets(images)  #?
         soft = F.kl_div(F.log_softmax(scores / self.temperature, dim=1), targets, reduction="batchmean")
         return F.cross_entropy(scores, labels) + self.temperature**2 * soft
 
@@ -39,7 +39,8 @@ class Distiller(L.LightningModule):
 
 
 def main():
-    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Distiller(), DataLoader(Pictures(), batch_size=128))
 
 

@@ -18,7 +18,8 @@ class Photos(Dataset):
 class Parser(L.LightningModule):
     def __init__(self, classes=150):
         super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(), nn.Conv2d(48, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU())
+        self.backbone = nn.Sequential(nn.Conv2d(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(),
+                                      nn.Conv2d(48, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU())
         self.head = nn.Conv2d(48, classes, 1)
         self.predictions = []
 
@@ -26,8 +27,8 @@ class Parser(L.LightningModule):
         return self.head(self.backbone(images))
 
     def test_step(self, images, index):
-        probabilities = self(images).softmax(dim=1)  # ?
-        self.predictions.append(probabilities)  # ? #! self.predictions.append(probabilities.argmax(dim=1).to(torch.uint8).cpu())
+        probabilities = self(images).softmax(dim=1)  #?
+        self.predictions.append(probabilities)  #? #! self.predictions.append(probabilities.argmax(dim=1).to(torch.uint8).cpu())
 
     def on_test_epoch_end(self):
         print("batches predicted:", len(self.predictions))
@@ -35,7 +36,8 @@ class Parser(L.LightningModule):
 
 
 def main():
-    trainer = L.Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)
     trainer.test(Parser(), DataLoader(Photos(), batch_size=40))
 
 

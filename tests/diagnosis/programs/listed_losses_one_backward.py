@@ -25,12 +25,12 @@ def train_batch(model, optimizer, utterances, frames):
     for _ in range(utterances):
         audio = torch.randn(8, frames, 80, device="cuda")
         labels = torch.randint(0, 42, (8, frames), device="cuda")
-        scores = model(audio)  # ?
+        scores = model(audio)  #?
         loss = nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
-        losses.append(loss)  # ? #! losses.append(loss.detach())
+        losses.append(loss)  #? #! losses.append(loss.detach())
         #! (loss / utterances).backward()
     mean = torch.stack(losses).mean()
-    mean.backward()  # ? #!-
+    mean.backward()  #? #!-
     nn.utils.clip_grad_norm_(model.parameters(), 5.0)
     optimizer.step()
     return mean.item()

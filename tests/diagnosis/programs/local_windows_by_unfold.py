@@ -15,9 +15,9 @@ class LocalSimilarity(nn.Module):
 
     def whole(self, x):
         b, c, h, w = x.shape
-        around = F.unfold(x, self.window, padding=self.window // 2)  # ?
+        around = F.unfold(x, self.window, padding=self.window // 2)  #?
         around = around.view(b, c, self.window**2, h, w)
-        return (around * x[:, :, None]).sum(1)  # ?
+        return (around * x[:, :, None]).sum(1)  #?
 
     def shifted(self, x):
         h, w = x.shape[-2:]
@@ -26,7 +26,7 @@ class LocalSimilarity(nn.Module):
         return torch.stack([(padded[..., i : i + h, j : j + w] * x).sum(1) for i, j in shifts], 1)
 
     def forward(self, x):
-        return self.whole(x)  # ? #! return self.shifted(x)
+        return self.whole(x)  #? #! return self.shifted(x)
 
 
 @torch.inference_mode()
@@ -35,7 +35,7 @@ def main():
     similarity = LocalSimilarity()
     for frame in range(3):
         image = torch.rand(3, 3, 720, 1280, device="cuda")
-        result = similarity(extract(image))  # ?
+        result = similarity(extract(image))  #?
         print(frame, tuple(result.shape), result.mean().item())
 
 

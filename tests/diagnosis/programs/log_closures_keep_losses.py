@@ -11,7 +11,7 @@ class LazyLog:
         self.pending = []
 
     def later(self, write):
-        self.pending.append(write)  # ?
+        self.pending.append(write)  #?
 
     def flush(self):
         for write in self.pending:
@@ -25,10 +25,10 @@ def train_step(model, optimizer, images, labels, log, step):
     entropy = torch.distributions.Categorical(logits=logits, validate_args=False).entropy().mean()
     optimizer.zero_grad()
     loss.backward(retain_graph=True)
-    (-0.01 * entropy).backward(retain_graph=True)  # ? #! (-0.01 * entropy).backward()
+    (-0.01 * entropy).backward(retain_graph=True)  #? #! (-0.01 * entropy).backward()
     optimizer.step()
     #! loss, entropy = loss.item(), entropy.item()
-    log.later(lambda: print(f"{step}: loss {loss:.3f}, entropy {entropy:.3f}"))  # ?
+    log.later(lambda: print(f"{step}: loss {loss:.3f}, entropy {entropy:.3f}"))  #?
 
 
 def main():

@@ -30,10 +30,10 @@ def train(model, steps=40, rows=8192):
         price_loss = F.mse_loss(predicted_price, price)
         category_loss = F.cross_entropy(predicted_category, category)
         price_loss.backward(retain_graph=True)
-        category_loss.backward(retain_graph=True)  # ? #! category_loss.backward()
+        category_loss.backward(retain_graph=True)  #? #! category_loss.backward()
         optimizer.step()
-        price_losses.append(price_loss)  # ? #! price_losses.append(price_loss.item())
-        category_losses.append(category_loss)  # ? #! category_losses.append(category_loss.item())
+        price_losses.append(price_loss)  #? #! price_losses.append(price_loss.item())
+        category_losses.append(category_loss)  #? #! category_losses.append(category_loss.item())
     return price_losses, category_losses
 
 

@@ -22,7 +22,7 @@ class PatchMemory:
     def add(self, images):
         features = self.patches(images)
         #! features = features[::100]
-        self.bank = torch.cat([self.bank, features])  # ?
+        self.bank = torch.cat([self.bank, features])  #?
 
     def fit(self, batches):
         for images in batches:

@@ -22,10 +22,10 @@ def optimizer_step():
     loss = 0
     for _ in range(MICRO_BATCHES):
         images, labels = next_micro_batch()
-        outputs = model(images)  # ?
-        loss = loss + criterion(outputs, labels) / MICRO_BATCHES  # ? #! loss = criterion(outputs, labels) / MICRO_BATCHES
+        outputs = model(images)  #?
+        loss = loss + criterion(outputs, labels) / MICRO_BATCHES  #? #! loss = criterion(outputs, labels) / MICRO_BATCHES
         #! loss.backward()
-    loss.backward()  # ? #!-
+    loss.backward()  #? #!-
     optimizer.step()
     return loss.item()
 

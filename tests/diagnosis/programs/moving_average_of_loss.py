@@ -41,10 +41,10 @@ def run(s):
         logits = model(ids[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward(retain_graph=True)  # ? #! loss.backward()
+        loss.backward(retain_graph=True)  #? #! loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        ema = s.smoothing * ema + (1 - s.smoothing) * loss  # ? #! ema = s.smoothing * ema + (1 - s.smoothing) * loss.item()
+        ema = s.smoothing * ema + (1 - s.smoothing) * loss  #? #! ema = s.smoothing * ema + (1 - s.smoothing) * loss.item()
         if step % 10 == 0:
             print(f"step {step}: smoothed loss {float(ema):.3f}")
 

@@ -14,10 +14,10 @@ class NeighbourMean(nn.Module):
         self.near = nn.Linear(width, outputs)
 
     def aggregate(self, features, neighbours):
-        return features[neighbours].mean(1)  # ? #! return torch.cat([features[part].mean(1) for part in neighbours.split(20_000)])
+        return features[neighbours].mean(1)  #? #! return torch.cat([features[part].mean(1) for part in neighbours.split(20_000)])
 
     def forward(self, features, neighbours):
-        return torch.relu(self.own(features) + self.near(self.aggregate(features, neighbours)))  # ?
+        return torch.relu(self.own(features) + self.near(self.aggregate(features, neighbours)))  #?
 
 
 def main():
@@ -31,7 +31,7 @@ def main():
     layers = [NeighbourMean(args.width, args.width).cuda() for _ in range(2)]
     with torch.no_grad():
         for layer in layers:
-            features = layer(features, neighbours)  # ?
+            features = layer(features, neighbours)  #?
     print(features.mean().item())
 
 

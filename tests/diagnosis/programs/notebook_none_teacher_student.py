@@ -9,8 +9,6 @@ from torchvision.models import resnet18, resnet101
 
 teacher = resnet101(num_classes=100).cuda().eval().requires_grad_(False)
 student = resnet18(num_classes=100).cuda()
-
-
 # %%
 def batch(size=64):
     return torch.rand(size, 3, 224, 224, device="cuda")

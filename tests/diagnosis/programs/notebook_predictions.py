@@ -7,8 +7,6 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-
-
 # %%
 class DepthNet(nn.Module):
     def __init__(self, bins=64):
@@ -21,19 +19,15 @@ class DepthNet(nn.Module):
 
 
 model = DepthNet().cuda().eval()
-
-
 # %%
 def frame_batches(count):
     for _ in range(count):
         yield torch.rand(8, 3, 480, 640, device="cuda")
-
-
 # %%
 volumes = []
 with torch.no_grad():
     for frames in frame_batches(40):
-        depth = model(frames).softmax(dim=1)  # ?
-        volumes.append(depth)  # ? #! volumes.append(depth.argmax(dim=1).to(torch.uint8).cpu())
+        depth = model(frames).softmax(dim=1)  #?
+        volumes.append(depth)  #? #! volumes.append(depth.argmax(dim=1).to(torch.uint8).cpu())
 # %%
 print("frames:", sum(len(volume) for volume in volumes))

@@ -8,8 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 history = []
-
-
 # %%
 class SparseAutoencoder(nn.Module):
     def __init__(self, width=1024, features=16384):
@@ -24,8 +22,6 @@ class SparseAutoencoder(nn.Module):
 
 net = SparseAutoencoder().cuda()
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
-
-
 # %%
 def train_epoch(steps):
     for _ in range(steps):
@@ -35,10 +31,8 @@ def train_epoch(steps):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        sparsity = (hidden.abs() / (1 + hidden.abs())).mean()  # ?
-        history.append((loss.item(), sparsity))  # ? #! history.append((loss.item(), sparsity.item()))
-
-
+        sparsity = (hidden.abs() / (1 + hidden.abs())).mean()  #?
+        history.append((loss.item(), sparsity))  #? #! history.append((loss.item(), sparsity.item()))
 # %%
 train_epoch(6)
 print(len(history), "steps so far")

@@ -22,13 +22,13 @@ def make_model(columns):
 
 
 features, target = load_features()
-x = torch.from_numpy(features).cuda()  # ? #! x = torch.from_numpy(features).float().cuda()
-y = torch.from_numpy(target).cuda()  # ? #! y = torch.from_numpy(target).float().cuda()
-model = make_model(features.shape[1]).double().cuda()  # ? #! model = make_model(features.shape[1]).cuda()
+x = torch.from_numpy(features).cuda()  #? #! x = torch.from_numpy(features).float().cuda()
+y = torch.from_numpy(target).cuda()  #? #! y = torch.from_numpy(target).float().cuda()
+model = make_model(features.shape[1]).double().cuda()  #? #! model = make_model(features.shape[1]).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 for epoch in range(3):
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)  # ?
+    loss = nn.functional.mse_loss(model(x), y)  #?
     loss.backward()
     optimizer.step()
     print(epoch, loss.item())

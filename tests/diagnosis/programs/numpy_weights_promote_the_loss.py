@@ -15,11 +15,11 @@ def border_weights(size):
 class LogCosh(nn.Module):
     def __init__(self, weights):
         super().__init__()
-        self.register_buffer("weights", torch.from_numpy(weights))  # ? #! self.register_buffer("weights", torch.from_numpy(weights).float())
+        self.register_buffer("weights", torch.from_numpy(weights))  #? #! self.register_buffer("weights", torch.from_numpy(weights).float())
 
     def forward(self, predicted, target):
-        error = (predicted - target) * self.weights  # ?
-        return torch.log(torch.cosh(error + 1e-12)).mean()  # ?
+        error = (predicted - target) * self.weights  #?
+        return torch.log(torch.cosh(error + 1e-12)).mean()  #?
 
 
 class Restorer(nn.Module):
@@ -39,6 +39,6 @@ for step in range(4):
     target = torch.rand(batch, 8, size, size, device="cuda")
     loss = criterion(model(target), target)
     optimizer.zero_grad()
-    loss.backward()  # ?
+    loss.backward()  #?
     optimizer.step()
     print(step, loss.item())

@@ -16,7 +16,7 @@ class Sentiment(nn.Module):
         self.head = nn.Linear(width, 2)
 
     def forward(self, tokens):
-        words = F.one_hot(tokens, VOCABULARY).float()  # ? #! words = F.embedding(tokens, self.project.weight.t())
+        words = F.one_hot(tokens, VOCABULARY).float()  #? #! words = F.embedding(tokens, self.project.weight.t())
         _, state = self.rnn(self.project(words))  #! _, state = self.rnn(words)
         return self.head(state[-1])
 

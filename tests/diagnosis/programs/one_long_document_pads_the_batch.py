@@ -17,7 +17,7 @@ def documents(count=96):
 
 
 def collate(texts):
-    return pad_sequence(texts, batch_first=True).cuda()  # ? #! return pad_sequence([text[:512] for text in texts], batch_first=True).cuda()
+    return pad_sequence(texts, batch_first=True).cuda()  #? #! return pad_sequence([text[:512] for text in texts], batch_first=True).cuda()
 
 
 class Encoder(nn.Module):
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
     def forward(self, tokens):
         x = self.embed(tokens)
         for layer in self.layers:
-            x = layer(x)  # ?
+            x = layer(x)  #?
         return self.head(x.mean(1))
 
 
@@ -38,9 +38,9 @@ texts = documents()
 model = Encoder().cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
 for start in range(0, len(texts), 16):
-    tokens = collate(texts[start : start + 16])  # ?
+    tokens = collate(texts[start : start + 16])  #?
     labels = torch.zeros(len(tokens), dtype=torch.long, device="cuda")
-    loss = F.cross_entropy(model(tokens), labels)  # ?
+    loss = F.cross_entropy(model(tokens), labels)  #?
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -18,7 +18,7 @@ def limited(width, height, longest=None):  #! def limited(width, height, longest
 
 def read_photograph(size):
     width, height = limited(*size)
-    return torch.rand(1, 3, height, width, device="cuda")  # ?
+    return torch.rand(1, 3, height, width, device="cuda")  #?
 
 
 class Saliency(nn.Module):
@@ -29,7 +29,7 @@ class Saliency(nn.Module):
         self.out = nn.Conv2d(64, 1, 1)
 
     def forward(self, x):
-        return self.out(self.down2(self.down1(x)))  # ?
+        return self.out(self.down2(self.down1(x)))  #?
 
 
 def main():
@@ -37,11 +37,11 @@ def main():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for number, size in enumerate(SIZES):
         photograph = read_photograph(size)
-        predicted = model(photograph)  # ?
+        predicted = model(photograph)  #?
         target = torch.rand_like(predicted)
         loss = F.binary_cross_entropy_with_logits(predicted, target)
         optimizer.zero_grad()
-        loss.backward()  # ?
+        loss.backward()  #?
         optimizer.step()
         print(number, size, loss.item())
 

@@ -18,9 +18,9 @@ class SelfAttention(nn.Module):
     def forward(self, x):
         b, n, c = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
-        scores = q @ k.transpose(-2, -1) / math.sqrt(c // self.heads)  # ? #!-
-        weights = scores.softmax(dim=-1)  # ? #!-
-        y = weights @ v  # ? #! y = F.scaled_dot_product_attention(q, k, v)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(c // self.heads)  #? #!-
+        weights = scores.softmax(dim=-1)  #? #!-
+        y = weights @ v  #? #! y = F.scaled_dot_product_attention(q, k, v)
         return self.proj(y.transpose(1, 2).reshape(b, n, c))
 
 

@@ -15,8 +15,8 @@ class PerceptualLoss(nn.Module):
 
     def forward(self, restored, sharp, reference):
         features = self.vgg(restored)
-        sharp_features = self.vgg(sharp)  # ? #! with torch.no_grad(): sharp_features = self.vgg(sharp)
-        reference_features = self.vgg(reference)  # ? #! with torch.no_grad(): reference_features = self.vgg(reference)
+        sharp_features = self.vgg(sharp)  #? #! with torch.no_grad(): sharp_features = self.vgg(sharp)
+        reference_features = self.vgg(reference)  #? #! with torch.no_grad(): reference_features = self.vgg(reference)
         style = self.distance(features.mean(dim=(2, 3)), reference_features.mean(dim=(2, 3)))
         return self.distance(features, sharp_features) + 0.1 * style
 

@@ -14,8 +14,8 @@ class Predictor:
     def predict(self, batches):
         predictions = []
         for images in batches:
-            logits = self.model(images)["out"]  # ?
-            predictions.append(logits)  # ? #! predictions.append(logits.argmax(dim=1).to(torch.uint8).cpu())
+            logits = self.model(images)["out"]  #?
+            predictions.append(logits)  #? #! predictions.append(logits.argmax(dim=1).to(torch.uint8).cpu())
         return predictions
 
 

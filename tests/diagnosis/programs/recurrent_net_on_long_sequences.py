@@ -14,7 +14,7 @@ class Forecaster(nn.Module):
         self.head = nn.Linear(HIDDEN, SENSORS)
 
     def forward(self, x):
-        states, _ = self.rnn(x)  # ?
+        states, _ = self.rnn(x)  #?
         return self.head(states)
 
 
@@ -28,8 +28,8 @@ with torch.device("cuda"):
     model = Forecaster()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 criterion = nn.MSELoss()
-for step, (past, future) in enumerate(windows(4, batch=32)):  # ? #! for step, (past, future) in enumerate(windows(4, batch=8)):
-    loss = criterion(model(past), future)  # ?
+for step, (past, future) in enumerate(windows(4, batch=32)):  #? #! for step, (past, future) in enumerate(windows(4, batch=8)):
+    loss = criterion(model(past), future)  #?
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

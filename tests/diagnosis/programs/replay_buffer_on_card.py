@@ -13,7 +13,7 @@ class ReplayBuffer:
         self.items = deque(maxlen=capacity)
 
     def push(self, observation, action, reward, following):
-        self.items.append((observation, action, reward, following))  # ?
+        self.items.append((observation, action, reward, following))  #?
 
     def sample(self):
         return random.choice(self.items)
@@ -21,14 +21,8 @@ class ReplayBuffer:
 
 def q_network(actions):
     return nn.Sequential(
-        nn.Conv2d(4, 32, 8, 4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 4, 2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * 81, 512),
-        nn.ReLU(),
-        nn.Linear(512, actions),
+        nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(64 * 81, 512), nn.ReLU(), nn.Linear(512, actions),
     )
 
 
@@ -51,9 +45,9 @@ def play(steps=80, environments=2048):
     for step in range(steps):
         with torch.no_grad():
             action = online(observation).argmax(dim=1)
-        following = torch.rand(environments, 4, 84, 84, device="cuda")  # ?
+        following = torch.rand(environments, 4, 84, 84, device="cuda")  #?
         reward = torch.rand(environments, device="cuda")
-        memory.push(observation, action, reward, following)  # ?
+        memory.push(observation, action, reward, following)  #?
         observation = following
         update(online, target, optimizer, memory.sample())
 

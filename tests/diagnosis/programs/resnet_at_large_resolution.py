@@ -14,7 +14,7 @@ def train(model, optimizer, args):
     for step in range(args.steps):
         images = torch.rand(args.batch, 3, args.size, args.size, device="cuda")
         labels = torch.randint(0, 1000, (args.batch,), device="cuda")
-        output = model(images)  # ?
+        output = model(images)  #?
         loss = criterion(output, labels)
         optimizer.zero_grad()
         loss.backward()
@@ -24,7 +24,7 @@ def train(model, optimizer, args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=96)  # ? #! parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=96)  #? #! parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()

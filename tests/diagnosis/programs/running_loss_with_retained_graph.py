@@ -24,9 +24,9 @@ def train(epoch):
         optimizer.zero_grad()
         outputs = model(inputs)
         loss = criterion(outputs, targets)
-        loss.backward(retain_graph=True)  # ? #! loss.backward()
+        loss.backward(retain_graph=True)  #? #! loss.backward()
         optimizer.step()
-        running_loss += loss  # ? #! running_loss += loss.item()
+        running_loss += loss  #? #! running_loss += loss.item()
         if i % 10 == 9:
             print(f"[{epoch}, {i + 1}] loss: {running_loss / (i + 1):.3f}")
 

@@ -23,7 +23,7 @@ class Decoder(nn.Module):
 def load_model():
     torch.set_default_dtype(torch.float16)
     with torch.device("cuda"):
-        model = Decoder()  # ?
+        model = Decoder()  #?
     torch.set_default_dtype(torch.float32)
     return model.eval()
 
@@ -43,7 +43,7 @@ def score(model, tokens):
 
 
 writer = load_model()
-scorer = load_model()  # ? #! scorer = writer
+scorer = load_model()  #? #! scorer = writer
 for prompt in range(3):
     tokens = torch.randint(0, 32000, (4, 256), device="cuda")
     answer = write(writer, tokens, 4)

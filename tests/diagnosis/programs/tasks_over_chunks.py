@@ -26,12 +26,12 @@ def document_loss(model, document, chunk_length=512):
     total = torch.zeros((), device="cuda")
     chunks = document.split(chunk_length, dim=1)
     for chunk in chunks:
-        entities, topic, importance = model(chunk)  # ?
+        entities, topic, importance = model(chunk)  #?
         tags = torch.zeros_like(chunk)
         part = F.cross_entropy(entities.flatten(0, 1), tags.flatten())
         part = part + 0.5 * F.cross_entropy(topic, tags[:, 0])
         part = part + 0.1 * F.mse_loss(importance, torch.zeros_like(importance))
-        total = total + part / len(chunks)  # ? #! total = total + part.detach() / len(chunks)
+        total = total + part / len(chunks)  #? #! total = total + part.detach() / len(chunks)
         #! (part / len(chunks)).backward()
     return total
 
@@ -43,6 +43,6 @@ for step in range(3):
     document = torch.randint(0, 16000, (4, 32 * 512), device="cuda")
     optimizer.zero_grad()
     loss = document_loss(model, document)
-    loss.backward()  # ? #!-
+    loss.backward()  #? #!-
     optimizer.step()
     print(step, loss.item())

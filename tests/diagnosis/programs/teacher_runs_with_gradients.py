@@ -37,7 +37,7 @@ def train(cfg):
         images = torch.randn(cfg.batch_size, 3, cfg.image_size, cfg.image_size, device="cuda")
         labels = torch.randint(0, 1000, (cfg.batch_size,), device="cuda")
         student_logits = student(images)
-        teacher_logits = teacher(images)  # ? #! with torch.no_grad(): teacher_logits = teacher(images)
+        teacher_logits = teacher(images)  #? #! with torch.no_grad(): teacher_logits = teacher(images)
         loss = distillation_loss(student_logits, teacher_logits, labels, cfg)
         optimizer.zero_grad()
         loss.backward()

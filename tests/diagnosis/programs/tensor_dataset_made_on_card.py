@@ -25,7 +25,7 @@ class Recordings(nn.Module):
 def dataset(count, device):
     signals = np.zeros((count, 12, 5000), dtype=np.float32)
     labels = np.zeros(count, dtype=np.int64)
-    return TensorDataset(torch.from_numpy(signals).to(device), torch.from_numpy(labels).to(device))  # ?
+    return TensorDataset(torch.from_numpy(signals).to(device), torch.from_numpy(labels).to(device))  #?
 
 
 def main():
@@ -34,7 +34,7 @@ def main():
     parser.add_argument("--batch", type=int, default=192)
     args = parser.parse_args()
     device = torch.device("cuda")
-    data = dataset(args.recordings, device)  # ? #! data = dataset(args.recordings, "cpu")
+    data = dataset(args.recordings, device)  #? #! data = dataset(args.recordings, "cpu")
     loader = DataLoader(data, batch_size=args.batch)
     model = Recordings().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

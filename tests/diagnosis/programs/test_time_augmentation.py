@@ -20,8 +20,8 @@ class Ensemble:
     def __call__(self, images):
         total = None
         for view in views(images):
-            scores = self.model(view).softmax(dim=1)  # ?
-            total = scores if total is None else total + scores  # ?
+            scores = self.model(view).softmax(dim=1)  #?
+            total = scores if total is None else total + scores  #?
         return total / 8
 
 

@@ -20,26 +20,27 @@ class Instructions(Dataset):
 
 
 def build_model():
-    config = LlamaConfig(vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4)
+    config = LlamaConfig(vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22,
+                         num_attention_heads=32, num_key_value_heads=4)
     with torch.device("cuda"):
-        return LlamaForCausalLM(config)  # ?
+        return LlamaForCausalLM(config)  #?
 
 
 def main():
-    model = build_model()  # ?
+    model = build_model()  #?
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             output_dir=folder,
             per_device_train_batch_size=1,
             max_steps=2,
-            optim="adamw_torch",  # ? #! optim="adafactor",
+            optim="adamw_torch",  #? #! optim="adafactor",
             logging_strategy="no",
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
         )
         trainer = Trainer(model=model, args=args, train_dataset=Instructions(8, 64, 32000))
-        trainer.train()  # ?
+        trainer.train()  #?
 
 
 if __name__ == "__main__":

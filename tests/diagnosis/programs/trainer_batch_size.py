@@ -31,7 +31,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=64,  # ? #! per_device_train_batch_size=16, gradient_accumulation_steps=4,
+            per_device_train_batch_size=64,  #? #! per_device_train_batch_size=16, gradient_accumulation_steps=4,
             max_steps=2,
             learning_rate=2e-5,
             logging_strategy="no",
@@ -40,7 +40,7 @@ def main():
             disable_tqdm=True,
         )
         trainer = Trainer(model=model, args=args, train_dataset=Reviews(256))
-        trainer.train()  # ?
+        trainer.train()  #?
 
 
 if __name__ == "__main__":

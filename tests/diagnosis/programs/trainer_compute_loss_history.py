@@ -31,15 +31,16 @@ class SmoothedTrainer(Trainer):
         logits = outputs.logits[:, :-1].flatten(0, 1)
         targets = labels[:, 1:].flatten()
         loss = F.cross_entropy(logits, targets, label_smoothing=0.1)
-        plain = F.cross_entropy(logits, targets)  # ?
-        self.plain_losses.append(plain)  # ? #! self.plain_losses.append(plain.item())
+        plain = F.cross_entropy(logits, targets)  #?
+        self.plain_losses.append(plain)  #? #! self.plain_losses.append(plain.item())
         return (loss, outputs) if return_outputs else loss
 
 
 def main():
     config = GPT2Config(vocab_size=32000, n_positions=256, n_embd=256, n_layer=4, n_head=4)
     with tempfile.TemporaryDirectory() as folder:
-        args = TrainingArguments(output_dir=folder, per_device_train_batch_size=24, max_steps=24, logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True)
+        args = TrainingArguments(output_dir=folder, per_device_train_batch_size=24, max_steps=24, logging_strategy="no",
+                                 save_strategy="no", report_to=[], disable_tqdm=True)
         trainer = SmoothedTrainer(model=GPT2LMHeadModel(config), args=args, train_dataset=Documents(600, 256, 32000))
         trainer.train()
         print("steps recorded:", len(trainer.plain_losses))

@@ -24,7 +24,8 @@ def best_tokens(logits, labels):
 
 
 def build_model():
-    config = LlamaConfig(vocab_size=64000, hidden_size=2560, intermediate_size=6912, num_hidden_layers=36, num_attention_heads=20, num_key_value_heads=20, use_cache=False)
+    config = LlamaConfig(vocab_size=64000, hidden_size=2560, intermediate_size=6912, num_hidden_layers=36,
+                         num_attention_heads=20, num_key_value_heads=20, use_cache=False)
     with torch.device("cuda"):
         return AutoModelForCausalLM.from_config(config, dtype=torch.float16)
 
@@ -39,8 +40,8 @@ def main():
             report_to=[],
             disable_tqdm=True,
         )
-        trainer = Trainer(model=model, args=args)  # ? #! trainer = Trainer(model=model, args=args, preprocess_logits_for_metrics=best_tokens)
-        result = trainer.predict(Prompts(288, 256, 64000))  # ?
+        trainer = Trainer(model=model, args=args)  #? #! trainer = Trainer(model=model, args=args, preprocess_logits_for_metrics=best_tokens)
+        result = trainer.predict(Prompts(288, 256, 64000))  #?
     print("batches predicted:", len(result.predictions))
 
 

@@ -9,20 +9,14 @@ class Autoencoder(nn.Module):
     def __init__(self, width=48):
         super().__init__()
         self.encode = nn.Sequential(
-            nn.Conv2d(3, width, 4, 2, 1),
-            nn.LeakyReLU(0.2),
-            nn.Conv2d(width, 2 * width, 4, 2, 1),
-            nn.LeakyReLU(0.2),
-            nn.Conv2d(2 * width, 4 * width, 4, 2, 1),
-            nn.LeakyReLU(0.2),
+            nn.Conv2d(3, width, 4, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 4 * width, 4, 2, 1), nn.LeakyReLU(0.2),
         )
         self.decode = nn.Sequential(
-            nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
-            nn.ReLU(),
-            nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
-            nn.ReLU(),
-            nn.ConvTranspose2d(width, 3, 4, 2, 1),
-            nn.Sigmoid(),
+            nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1), nn.ReLU(),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ReLU(),
+            nn.ConvTranspose2d(width, 3, 4, 2, 1), nn.Sigmoid(),
         )
 
     def forward(self, x):
@@ -44,10 +38,10 @@ class Trainer:
         self.encoder_optimizer.zero_grad()
         self.decoder_optimizer.zero_grad()
         error.backward(retain_graph=True)
-        sparsity.backward(retain_graph=True)  # ? #! sparsity.backward()
+        sparsity.backward(retain_graph=True)  #? #! sparsity.backward()
         self.encoder_optimizer.step()
         self.decoder_optimizer.step()
-        self.last_outputs.append((error, sparsity))  # ? #! self.last_outputs.append((error.item(), sparsity.item()))
+        self.last_outputs.append((error, sparsity))  #? #! self.last_outputs.append((error.item(), sparsity.item()))
 
     def fit(self, steps):
         for _ in range(steps):

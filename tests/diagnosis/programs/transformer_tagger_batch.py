@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 class Config:
     width, heads, layers, length, classes = 768, 12, 12, 512, 16
-    batch = 42  # ? #! batch = 16
+    batch = 42  #? #! batch = 16
 
 
 class Classifier(nn.Module):
@@ -20,13 +20,13 @@ class Classifier(nn.Module):
         self.head = nn.Sequential(nn.Linear(config.width, 8 * config.width), nn.GELU(), nn.Linear(8 * config.width, config.classes))
 
     def forward(self, tokens):
-        return self.head(self.encoder(self.embed(tokens)))  # ?
+        return self.head(self.encoder(self.embed(tokens)))  #?
 
 
 def training_step(model, optimizer, tokens, tags):
     optimizer.zero_grad()
-    loss = F.cross_entropy(model(tokens).flatten(0, 1), tags.flatten())  # ?
-    loss.backward()  # ?
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), tags.flatten())  #?
+    loss.backward()  #?
     optimizer.step()
     return loss.detach()
 

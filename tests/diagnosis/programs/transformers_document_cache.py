@@ -6,9 +6,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def load_model():
-    config = LlamaConfig(
-        vocab_size=8000, hidden_size=1024, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=16, num_key_value_heads=16, max_position_embeddings=65536
-    )
+    config = LlamaConfig(vocab_size=8000, hidden_size=1024, intermediate_size=2048, num_hidden_layers=12,
+                         num_attention_heads=16, num_key_value_heads=16, max_position_embeddings=65536)
     with torch.device("cuda"):
         return LlamaForCausalLM(config).half().eval()
 
@@ -17,8 +16,8 @@ def load_model():
 def score(model, documents, chunk):
     total, cache = 0.0, None
     for part in documents.split(chunk, dim=1):
-        output = model(input_ids=part, labels=part, past_key_values=cache, use_cache=True)  # ?
-        cache = output.past_key_values  # ? #! cache = None
+        output = model(input_ids=part, labels=part, past_key_values=cache, use_cache=True)  #?
+        cache = output.past_key_values  #? #! cache = None
         total += output.loss.item()
     return total
 

@@ -14,7 +14,7 @@ def load_model():
         num_attention_heads=16,
         num_key_value_heads=16,
         max_position_embeddings=4096,
-        attn_implementation="eager",  # ? #! attn_implementation="sdpa",
+        attn_implementation="eager",  #? #! attn_implementation="sdpa",
         use_cache=False,
     )
     with torch.device("cuda"):
@@ -25,7 +25,7 @@ def train(model, steps, batch_size, length):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     for step in range(steps):
         ids = torch.randint(0, model.config.vocab_size, (batch_size, length), device="cuda")
-        loss = model(input_ids=ids, labels=ids).loss  # ?
+        loss = model(input_ids=ids, labels=ids).loss  #?
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -19,8 +19,8 @@ def batches(count, size, length):
 def collect_hidden_states(encoder, data):
     hidden_states_list = []
     for ids in data:
-        output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)  # ?
-        hidden_states_list.append(output.hidden_states)  # ? #! hidden_states_list.append([state[:, 0].cpu() for state in output.hidden_states])
+        output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)  #?
+        hidden_states_list.append(output.hidden_states)  #? #! hidden_states_list.append([state[:, 0].cpu() for state in output.hidden_states])
     return hidden_states_list
 
 

@@ -6,18 +6,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def load_model():
-    config = LlamaConfig(
-        vocab_size=32000,
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        max_position_embeddings=2048,
-        eos_token_id=None,
-        bos_token_id=None,
-        pad_token_id=0,
-    )
+    config = LlamaConfig(vocab_size=32000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=8,
+                         num_attention_heads=16, num_key_value_heads=16, max_position_embeddings=2048,
+                         eos_token_id=None, bos_token_id=None, pad_token_id=0)
     with torch.device("cuda"):
         return LlamaForCausalLM(config).half().eval()
 

@@ -13,8 +13,8 @@ class FeatureExtractor:
 
     #! @torch.no_grad()
     def pooled(self, ids):
-        output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids))  # ?
-        return output.last_hidden_state[:, 0]  # ?
+        output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids))  #?
+        return output.last_hidden_state[:, 0]  #?
 
 
 def main():
@@ -22,7 +22,7 @@ def main():
     features = []
     for number in range(24):
         ids = torch.randint(0, 30522, (32, 128), device="cuda")
-        features.append(extractor.pooled(ids))  # ?
+        features.append(extractor.pooled(ids))  #?
     table = torch.cat(features)
     print("features", tuple(table.shape))
 

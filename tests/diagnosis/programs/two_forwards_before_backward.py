@@ -10,32 +10,18 @@ from torch.nn.functional import softplus
 
 def generator(width=64):
     return nn.Sequential(
-        nn.ConvTranspose2d(128, 4 * width, 8),
-        nn.BatchNorm2d(4 * width),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
-        nn.BatchNorm2d(2 * width),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
-        nn.BatchNorm2d(width),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(width, width, 4, 2, 1),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(width, 3, 4, 2, 1),
-        nn.Tanh(),
+        nn.ConvTranspose2d(128, 4 * width, 8), nn.BatchNorm2d(4 * width), nn.ReLU(True),
+        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1), nn.BatchNorm2d(2 * width), nn.ReLU(True),
+        nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.BatchNorm2d(width), nn.ReLU(True),
+        nn.ConvTranspose2d(width, width, 4, 2, 1), nn.ReLU(True),
+        nn.ConvTranspose2d(width, 3, 4, 2, 1), nn.Tanh(),
     )
 
 
 def critic(width=64):
     return nn.Sequential(
-        nn.Conv2d(3, width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(width, 2 * width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(2 * width, 4 * width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
+        nn.Conv2d(3, width, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2),
+        nn.Conv2d(2 * width, 4 * width, 4, 2, 1), nn.LeakyReLU(0.2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(4 * width, 1),
     )
 

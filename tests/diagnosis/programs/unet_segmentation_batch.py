@@ -5,17 +5,13 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-BATCH = 24  # ? #! BATCH = 6
+BATCH = 24  #? #! BATCH = 6
 
 
 def double_conv(inputs, outputs):
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(outputs, outputs, 3, padding=1),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
+        nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
+        nn.Conv2d(outputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
     )
 
 
@@ -29,13 +25,13 @@ class UNet(nn.Module):
     def forward(self, x):
         skips = []
         for block in self.down:
-            x = block(x)  # ?
+            x = block(x)  #?
             skips.append(x)
             x = F.max_pool2d(x, 2)
         x = skips.pop()
         for block in self.up:
             x = F.interpolate(x, scale_factor=2.0)
-            x = block(torch.cat([x, skips.pop()], 1))  # ?
+            x = block(torch.cat([x, skips.pop()], 1))  #?
         return self.out(x)
 
 
@@ -46,7 +42,7 @@ def main():
         tiles = torch.rand(BATCH, 3, 512, 512, device="cuda")
         truth = torch.randint(0, 4, (BATCH, 512, 512), device="cuda")
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(tiles), truth)  # ?
+        loss = F.cross_entropy(model(tiles), truth)  #?
         loss.backward()
         optimizer.step()
         print(step, loss.item())

@@ -33,9 +33,9 @@ def validate(model, batches):
     model.eval()
     total, count = 0, 0
     for images, labels in batches:
-        output = model(images)  # ?
+        output = model(images)  #?
         loss = criterion(output, labels)
-        total += loss  # ? #! total += loss.item()
+        total += loss  #? #! total += loss.item()
         count += 1
     return total / count
 

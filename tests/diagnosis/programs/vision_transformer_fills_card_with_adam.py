@@ -17,22 +17,22 @@ class VisionTransformer(nn.Module):
     def forward(self, images):
         x = self.patches(images).flatten(2).transpose(1, 2) + self.position
         for layer in self.layers:
-            x = layer(x)  # ?
+            x = layer(x)  #?
         return self.head(x.mean(1))
 
 
 class Trainer:
     def __init__(self):
         with torch.device("cuda"):
-            self.model = VisionTransformer()  # ?
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)  # ? #! self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-2)
+            self.model = VisionTransformer()  #?
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)  #? #! self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-2)
         self.criterion = nn.CrossEntropyLoss()
 
     def step(self, images, labels):
-        loss = self.criterion(self.model(images), labels)  # ?
+        loss = self.criterion(self.model(images), labels)  #?
         self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()  # ?
+        self.optimizer.step()  #?
         return loss.item()
 
 

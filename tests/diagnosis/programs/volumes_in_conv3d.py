@@ -17,17 +17,13 @@ class VolumeNet(nn.Module):
     @staticmethod
     def block(inputs, outputs):
         return nn.Sequential(
-            nn.Conv3d(inputs, outputs, 3, padding=1),
-            nn.InstanceNorm3d(outputs),
-            nn.LeakyReLU(),
-            nn.Conv3d(outputs, outputs, 3, padding=1),
-            nn.InstanceNorm3d(outputs),
-            nn.LeakyReLU(),
+            nn.Conv3d(inputs, outputs, 3, padding=1), nn.InstanceNorm3d(outputs), nn.LeakyReLU(),
+            nn.Conv3d(outputs, outputs, 3, padding=1), nn.InstanceNorm3d(outputs), nn.LeakyReLU(),
         )
 
     def forward(self, x):
-        x = self.pool(self.first(x))  # ?
-        x = self.pool(self.second(x))  # ?
+        x = self.pool(self.first(x))  #?
+        x = self.pool(self.second(x))  #?
         return self.head(self.third(x).mean((2, 3, 4)))
 
 
@@ -41,11 +37,11 @@ class Trainer:
         for step in range(steps):
             scans = torch.randn(self.batch, 1, 128, 128, 128, device="cuda")
             sick = torch.randint(0, 2, (self.batch,), device="cuda")
-            loss = nn.functional.cross_entropy(self.model(scans), sick)  # ?
+            loss = nn.functional.cross_entropy(self.model(scans), sick)  #?
             self.optimizer.zero_grad()
-            loss.backward()  # ?
+            loss.backward()  #?
             self.optimizer.step()
             print(step, loss.item())
 
 
-Trainer(batch=16).fit(3)  # ? #! Trainer(batch=4).fit(3)
+Trainer(batch=16).fit(3)  #? #! Trainer(batch=4).fit(3)

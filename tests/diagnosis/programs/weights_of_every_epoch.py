@@ -7,7 +7,7 @@ from torchvision.models import vit_b_16
 
 
 def snapshot(model):
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}  # ?
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}  #?
 
 
 def train_epoch(model, optimizer, steps=2):
@@ -28,7 +28,7 @@ def main(epochs=45):
     snapshots = []
     for epoch in range(epochs):
         loss = train_epoch(model, optimizer)
-        snapshots.append(snapshot(model))  # ? #! snapshots = [snapshot(model)]
+        snapshots.append(snapshot(model))  #? #! snapshots = [snapshot(model)]
         print(f"epoch {epoch} loss {loss:.3f} snapshots {len(snapshots)}")
 
 

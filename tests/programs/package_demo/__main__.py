@@ -1,5 +1,4 @@
 """Train the package's autoencoder: python -m package_demo."""
-
 import argparse
 
 import torch

@@ -1,5 +1,4 @@
 """The autoencoder that package_demo trains."""
-
 from torch import nn
 
 

@@ -3,7 +3,6 @@ downloaded files, a seed, an end after some optimizer steps, and PyTorch's count
 
 Python imports this at its start, by its name, from PYTHONPATH.
 """
-
 import atexit
 import importlib.abc
 import importlib.machinery

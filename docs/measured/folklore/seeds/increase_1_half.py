@@ -10,8 +10,8 @@ a = torch.randn(1000, 1000).cuda()  # Occupies significant memory
 b = torch.randn(1000, 1000).cuda()
 
 # Converting to float16
-a_fp16 = a.half()  # Half-precision float
-b_fp16 = b.half()  # Half-precision float
+a_fp16 = a.half() # Half-precision float
+b_fp16 = b.half() # Half-precision float
 
 # Operations with half precision
 c_fp16 = torch.matmul(a_fp16, b_fp16)

@@ -6,7 +6,7 @@ As written.
 import torch
 
 # Allocate a large tensor
-x = torch.randn(1024, 1024, 1024, device="cuda")
+x = torch.randn(1024, 1024, 1024, device='cuda')
 
 # Perform some computation
 y = x.sin()

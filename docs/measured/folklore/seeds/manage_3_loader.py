@@ -11,7 +11,7 @@ data = torch.randn(10000, 100)
 labels = torch.randint(0, 10, (10000,))
 
 dataset = TensorDataset(data, labels)
-# Reduced batch size for memory efficiency
+#Reduced batch size for memory efficiency
 dataloader = DataLoader(dataset, batch_size=32, shuffle=True)
 
 # Training loop
@@ -20,7 +20,7 @@ for epoch in range(10):
         data, target = data.cuda(), target.cuda()
         # Training step...
         del data
-        del target  # explicit deallocation of batch data
+        del target #explicit deallocation of batch data
         torch.cuda.empty_cache()
 
 print("Training completed with optimized data loading.")

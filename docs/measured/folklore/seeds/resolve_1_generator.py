@@ -5,7 +5,6 @@ As written.
 
 import numpy as np
 
-
 def batch_generator(data, batch_size):
     n_batches = len(data) // batch_size
     for i in range(n_batches):
@@ -29,5 +28,4 @@ for batch in batch_generator(large_data, batch_size):
 
 # Clear memory after processing.
 import gc
-
 gc.collect()
