@@ -1,7 +1,7 @@
 # Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
 #   make demo    build, predict a training script for a T4, explain a real out-of-memory recording
 #   make test    lints, and the tests of the first tier: at most twelve minutes on two cores, from nothing
-# The others are for working on oomph: make quick, test-all, format, reference, diagnose, bench, fuzz, lint, deny.
+# The others are for working on oomph: make quick, test-all, format, reference, diagnose, canary, bench, fuzz, lint, deny.
 # For releases: make wheel, sdist, archives; all go to dist/.
 
 SHELL := /bin/sh
@@ -17,6 +17,8 @@ ALL_OF_IT := --features oomph-cli/full,oomph-python/full
 # PyTorch alone, for the demonstration: without NVIDIA's libraries, which are four fifths of what it would fetch and which the virtual GPU stands in for.
 VENV_DEMO := .venv-demo
 PYTORCH_NEEDS := filelock fsspec jinja2 networkx setuptools sympy typing-extensions
+# Two environments in one: PyTorch with the libraries that it asks for, and with the newest ones.
+VENV_CANARY := .venv-canary
 # What wheels and archives are built with.
 VENV_DIST := .venv-dist
 WITH_DIST := PATH="$(CURDIR)/$(VENV_DIST)/bin:$$PATH"
@@ -41,7 +43,7 @@ FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-explain/src/host/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo demo-command wheel sdist archives test test-all parts quick compiled diagnose fetched format lint lint-text text rust-test web-test page python-test reference bench fuzz deny clean
+.PHONY: demo demo-command wheel sdist archives test test-all parts quick compiled diagnose canary fetched format lint lint-text text rust-test web-test page python-test reference bench fuzz deny clean
 
 demo:
 	@echo "Building oomph and installing PyTorch, side by side: three to four minutes on two cores."
@@ -171,9 +173,14 @@ diagnose: $(VENV)/.ready
 	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
 	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
+# Whether the newest of NVIDIA's libraries take the virtual GPU, and with which peaks. Takes about ten minutes on two cores.
+canary: $(VENV_CANARY)/.ready
+	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
+	$(TOOK) canary $(VENV_CANARY)/bin/python tests/canary.py
+
 # docs/reference, and the types of the page's data: what is made from the code. A test fails where it is not what the code says.
 reference:
-	cargo build --locked $(ALL_OF_IT) -p oomph-cli -p oomph-python
+	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
 	$(PYTHON) docs/reference/make.py --oomph target/debug/oomph
 	OOMPH_REFERENCE=write cargo test --quiet --locked --workspace $(ALL_OF_IT) --test reference
 
@@ -190,6 +197,11 @@ $(VENV_DEMO)/.ready:
 	@$(SAYING) "installing PyTorch" $(VENV_DEMO)/bin/python -m uv pip install -q --python $(VENV_DEMO)/bin/python --no-deps torch
 	@$(VENV_DEMO)/bin/python -m uv pip install -q --python $(VENV_DEMO)/bin/python $(PYTORCH_NEEDS)
 	@touch $@
+
+$(VENV_CANARY)/.ready:
+	$(PYTHON) -m venv $(VENV_CANARY) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV_CANARY); }
+	$(VENV_CANARY)/bin/python -m pip install -q --disable-pip-version-check uv
+	touch $@
 
 $(VENV_DIST)/.ready: packaging/requirements.txt
 	$(PYTHON) -m venv $(VENV_DIST) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV_DIST); }
@@ -245,8 +257,8 @@ $(CARGO_DENY):
 
 deny: $(CARGO_DENY)
 	$(CARGO_DENY) --log-level error --locked check bans licenses sources
-	@$(CARGO_DENY) --log-level error --locked fetch db 2>/dev/null && $(CARGO_DENY) --log-level error --locked check advisories || \
-		{ [ -z "$$GITHUB_ACTIONS" ] && echo "the advisories are not to be had from here, and were not checked"; }
+	@if $(CARGO_DENY) --log-level error --locked fetch db 2>/dev/null; then $(CARGO_DENY) --log-level error --locked check advisories; \
+	elif [ -n "$$GITHUB_ACTIONS" ]; then exit 1; else echo "the advisories are not to be had from here, and were not checked"; fi
 
 clean:
-	rm -rf target dist $(VENV) $(VENV_2_11) $(VENV_DEMO) $(VENV_DIST) $(WEB) web/build bench/data fuzz/target fuzz/corpus
+	rm -rf target dist $(VENV) $(VENV_2_11) $(VENV_DEMO) $(VENV_CANARY) $(VENV_DIST) $(WEB) web/build bench/data fuzz/target fuzz/corpus

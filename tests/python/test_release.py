@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -67,13 +68,30 @@ def test_workflows_call_what_there_is():
     targets = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = "".join(path.read_text() for path in WORKFLOWS)
     called = {target for line in re.findall(r"run: make (.*)", text) for target in line.split()}
-    assert {"wheel", "sdist", "archives"} == called
+    assert {"canary", "wheel", "sdist", "archives"} == called
     assert called <= targets, f"Makefile has no {sorted(called - targets)}"
     assert ".ci/run" in text and "make test" in (ROOT / ".ci" / "run").read_text()
     for script in re.findall(r"run: python3 (\S+)", text):
         assert (ROOT / script).is_file(), script
     for line in re.findall(r"uses: (.*)", text):
         assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
+
+
+def test_the_canary_runs_what_there_is_and_tells_a_failure_from_a_difference():
+    canary = runpy.run_path(str(ROOT / "tests" / "canary.py"))
+    for case in canary["CASES"]:
+        program = case.split()[0]
+        assert program == "sparse.py" or (ROOT / "tests" / "programs" / program).is_file(), program
+    compile(canary["SPARSE"], "sparse.py", "exec")
+    # Read from the code: what people are told to pin.
+    assert canary["as_numbers"](canary["tried_cudnn"]()) >= [9, 27]
+    usual = {"allocated": 1000, "reserved": 2000, "unmodelled": set()}
+    compare = canary["compare"]
+    assert compare(usual, usual) == ("same", False)
+    assert compare(usual, {**usual, "reserved": 2010, "unmodelled": {"cusparseNew"}}) == ("reserved +0.50%; newly not modelled: cusparseNew", False)
+    assert compare(usual, {**usual, "allocated": 900}) == ("allocated -10.00%", True)
+    assert compare(usual, {**usual, "allocated": 900}, float("inf")) == ("allocated -10.00%", False)
+    assert compare(usual, {"error": "error: cuDNN refuses"}) == ("FAILS: error: cuDNN refuses", True)
 
 
 def test_pypi_knows_every_classifier():

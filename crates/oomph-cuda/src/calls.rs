@@ -1,4 +1,4 @@
-//! Calls without a model: counted by name, so that a result can list them.
+//! Calls without a model: counted by name, so that a result can list them. And libraries that refuse the card.
 //!
 //! Two sources: functions of this library that answer without knowing the truth ([`note`]), and the stubs that stand in
 //! for the rest of NVIDIA's functions. The stubs' library counts in a table of its own, which [`text`] reads: symbols
@@ -11,10 +11,26 @@ use std::fmt::Write;
 use std::sync::Mutex;
 
 static NOTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+static REFUSED: Mutex<BTreeMap<&'static str, usize>> = Mutex::new(BTreeMap::new());
 
 /// Counts a call whose true answer is not known.
 pub fn note(name: &'static str) {
     *lock(&NOTED).entry(name).or_default() += 1;
+}
+
+/// Notes an installed library that does not take the card, by a name and the number that it says for its version. What is said of it to
+/// people is in `refusal.rs` of the crate `oomph-predict`.
+pub fn refused(library: &'static str, version: usize) {
+    lock(&REFUSED).insert(library, version);
+}
+
+/// `library version` a line.
+pub fn refusals() -> String {
+    lock(&REFUSED).iter().fold(String::new(), |mut text, (library, version)| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{library} {version}");
+        text
+    })
 }
 
 /// `name count` a line, most called first.

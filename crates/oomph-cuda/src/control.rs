@@ -160,6 +160,16 @@ pub unsafe extern "C" fn oomph_unmodelled(place: *mut c_char, length: usize) -> 
     unsafe { write(&calls::text(), place, length) }
 }
 
+/// The libraries that do not take the card, `library version` a line, cut to `length`; returns the length of the whole.
+///
+/// # Safety
+/// `place` has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_refused(place: *mut c_char, length: usize) -> usize {
+    // SAFETY: the caller's buffer.
+    unsafe { write(&calls::refusals(), place, length) }
+}
+
 /// # Safety
 /// `place` is null or has `length` bytes.
 unsafe fn write(text: &str, place: *mut c_char, length: usize) -> usize {

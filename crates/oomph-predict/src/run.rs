@@ -1,6 +1,7 @@
 //! Starts programs on the virtual GPU and collects what they left.
 
 use crate::host;
+use crate::refusal::{Refusal, RefusedFact};
 use oomph_child::{Ended, Listener, Stopper};
 use oomph_gpus::Gpu;
 use oomph_stage::installed::Installed;
@@ -361,6 +362,9 @@ pub struct Facts {
     /// Calls without a model.
     #[serde(default)]
     pub unmodelled: Vec<CallFact>,
+    /// Libraries that do not take the virtual GPU.
+    #[serde(default)]
+    pub refused: Vec<RefusedFact>,
     /// Workspaces of convolutions for which there was no cuDNN to ask.
     #[serde(default)]
     pub estimated: Option<EstimatedFact>,
@@ -452,6 +456,7 @@ impl Facts {
             plain_helps: false,
             values: SpentFact::default(),
             unmodelled: Vec::new(),
+            refused: Vec::new(),
             estimated: None,
             tried: None,
             nccl: None,
@@ -568,6 +573,12 @@ pub enum RunError {
         status: ExitStatus,
         /// The end of what it printed, where that was kept.
         last_words: String,
+    },
+    /// A library does not take the virtual GPU.
+    #[error("{refusal}\n\nhint: {}", refusal.hint())]
+    Refused {
+        /// Which.
+        refusal: Refusal,
     },
     /// What it left cannot be read.
     #[error("what the program left cannot be read: {0}")]
@@ -1019,6 +1030,10 @@ impl<'a> Runner<'a> {
                 });
             }
         };
+        // What it says itself follows from that; and what it took where it went on, by another way, is not what it takes on a card.
+        if let Some(refused) = facts.refused.first() {
+            return Err(RunError::Refused { refusal: Refusal::new(refused, &self.installed.cuda) });
+        }
         let torch = Torch {
             version: self.installed.torch_version.clone(),
             cuda: self.installed.cuda.clone(),

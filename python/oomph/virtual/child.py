@@ -122,6 +122,8 @@ class Run:
         library.oomph_managed.restype = ctypes.c_uint64
         library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_unmodelled.restype = ctypes.c_size_t
+        library.oomph_refused.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        library.oomph_refused.restype = ctypes.c_size_t
         library.oomph_nccl_calls.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_nccl_calls.restype = ctypes.c_size_t
         library.oomph_nccl_sizes.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -348,6 +350,7 @@ class Run:
             facts["reads"] = [*self.reads.report(), *filter(None, [facts.pop("growth", None)])]
             calls = (line.rsplit(" ", 1) for line in lines_of(self.library.oomph_unmodelled))
             facts["unmodelled"] = [{"name": name, "count": int(count)} for name, count in calls]
+            facts["refused"] = self.refused()
             estimated = (ctypes.c_uint64 * 3)()
             self.library.oomph_estimated(estimated)
             if estimated[0]:
@@ -383,6 +386,11 @@ class Run:
         with open(path + ".part", "wb") as file:
             file.write(as_json(facts))
         os.replace(path + ".part", path)
+
+    def refused(self) -> list[dict[str, Any]]:
+        """Libraries that do not take the virtual GPU, with the numbers of their versions."""
+        lines = lines_of(self.library.oomph_refused) if self.values is not None else ()
+        return [{"library": library, "version": int(version)} for library, version in map(str.split, lines)]
 
     def nccl_calls(self) -> list[str]:
         """Each as text: the function, the ranks of its communicator, how often, and the bytes that it was given."""
@@ -700,4 +708,6 @@ def failed(run: Run, error: BaseException) -> None:
     # Some print a whole tensor.
     words = words if len(words) <= ERROR else f"{words[:ERROR]} …"
     run.failed(words, "out_of_memory" if is_out_of_memory(error) else "failed")
-    print(own_frames.formatted(error), end="", file=sys.stderr)
+    # What fails behind a library that refuses its device is that library's doing, which the command says.
+    if not run.refused():
+        print(own_frames.formatted(error), end="", file=sys.stderr)

@@ -13,7 +13,7 @@ use super::descriptor::{
     CONFIGURATION_ENGINE, CONFIGURATION_WORKSPACE, Descriptor, ENGINE, ENGINE_CONFIGURATION, Library,
     TYPE_BACKEND_DESCRIPTOR, TYPE_INT64, choice, library, number, numbers,
 };
-use super::{BAD_PARAM, SUCCESS, estimate, search};
+use super::{BAD_PARAM, SUCCESS, estimate, search, version};
 use crate::card::Card;
 use crate::{calls, handle, lock, put, queue};
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ fn properties(library: &Library) -> Descriptor {
         if made {
             descriptor as usize
         } else {
-            calls::note("cudnnBackendFinalize(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)");
+            calls::refused("cudnn", version());
             0
         }
     }) as Descriptor
