@@ -56,7 +56,10 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, sig
 
 # The files that take longest, begun first: at the end all workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
-LONGEST = ()
+LONGEST = (
+    "test_predict_programs", "test_predict", "test_run", "test_predict_values", "test_run_ram", "test_pytest_plugin", "test_fit", "test_census", "test_predict_model", "test_predict_batches",
+    "test_fit_script", "test_predict_phases", "test_ram", "test_plan", "test_fit_speed", "test_report", "test_data_stream", "test_diagnosis", "test_doctor", "test_fit_inference", "test_fix",
+)  # fmt: skip
 
 
 def pytest_addoption(parser):
