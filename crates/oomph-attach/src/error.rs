@@ -1,6 +1,5 @@
 //! Why nothing can be run in a process, and what to do about it.
 
-/// Why not.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// Not Linux on x86-64 with glibc.
@@ -21,7 +20,6 @@ pub enum AttachError {
     /// A debugger, or another tool, has it.
     #[error("process {pid} is being traced by process {by}, and only one may")]
     Traced {
-        /// The process.
         pid: u32,
         /// Who has it.
         by: u32,
@@ -29,7 +27,6 @@ pub enum AttachError {
     /// It has no Python in it.
     #[error("process {pid} ({name}) is no Python")]
     NotPython {
-        /// The process.
         pid: u32,
         /// What its program is called.
         name: String,
@@ -40,22 +37,15 @@ pub enum AttachError {
     /// Its Python is older than what can be attached to.
     #[error("the Python of process {0} is older than 3.10")]
     TooOld(u32),
-    /// Somebody else's.
     #[error("process {pid} belongs to user {user}")]
     OtherUser {
-        /// The process.
         pid: u32,
         /// Its user's number.
         user: u32,
     },
     /// Yama, the kernel's module, forbids it.
     #[error("process {pid} may not be attached to: the kernel's setting ptrace_scope is {scope}")]
-    Scope {
-        /// The process.
-        pid: u32,
-        /// The setting.
-        scope: u32,
-    },
+    Scope { pid: u32, scope: u32 },
     /// The kernel forbids it for another reason.
     #[error("process {0} may not be attached to: the kernel forbids it")]
     Denied(u32),
@@ -65,7 +55,6 @@ pub enum AttachError {
     /// Its Python refuses.
     #[error("the Python of process {pid} refuses: {why}")]
     Refused {
-        /// The process.
         pid: u32,
         /// In Python's words.
         why: String,
@@ -78,12 +67,7 @@ pub enum AttachError {
     Full(u32),
     /// Something that should not be.
     #[error("process {pid} cannot be attached to: {why}")]
-    Other {
-        /// The process.
-        pid: u32,
-        /// What went wrong.
-        why: String,
-    },
+    Other { pid: u32, why: String },
 }
 
 impl AttachError {

@@ -228,7 +228,6 @@ struct Saved {
     floating: user_fpregs_struct,
 }
 
-/// What is done next.
 enum Stage {
     /// A place for the text.
     Place,

@@ -29,7 +29,6 @@ pub(crate) struct Functions {
     pub(crate) spin: u64,
 }
 
-/// A Python.
 #[derive(Debug)]
 pub(crate) struct Interpreter {
     /// `(3, 12)`

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 /// A process that was there when this was made. Its number may be another's later: [`Process::is_there`] knows.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its number.
     pub pid: u32,
     /// Its user and group.
     pub owner: (u32, u32),

@@ -29,14 +29,13 @@ impl Listener {
         Stopper
     }
 
-    /// Forever.
+    /// Waits forever.
     pub fn wait(&mut self) -> i32 {
         loop {
             std::thread::park();
         }
     }
 
-    /// Nothing.
     pub fn heard(&mut self) -> Option<i32> {
         None
     }
@@ -46,7 +45,6 @@ impl Listener {
         Ok(Ended { status: command.status()?, signal: None })
     }
 
-    /// The same.
     pub fn run_within(
         &mut self,
         command: &mut Command,

@@ -26,7 +26,6 @@ pub trait Running {
     fn id(&mut self) -> Option<u32>;
     /// How it ended, if it has.
     fn try_wait(&mut self) -> io::Result<Option<ExitStatus>>;
-    /// Ends it at once.
     fn kill(&mut self) -> io::Result<()>;
 }
 

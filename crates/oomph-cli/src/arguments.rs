@@ -39,9 +39,7 @@ impl From<Color> for ColorChoice {
 
 /// Ways to show an answer, of which two are for everybody.
 pub(crate) trait Formats: Copy {
-    /// For people.
     const TEXT: Self;
-    /// For programs.
     const JSON: Self;
 }
 

@@ -8,7 +8,6 @@ use oomph_run::attach::{Attach, End, Event, RecordError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is asked for.
 pub(crate) struct Asked<'a> {
     pub(crate) pid: u32,
     pub(crate) output: Option<&'a Path>,

@@ -92,7 +92,6 @@ impl From<WayName> for Way {
     }
 }
 
-/// All that is asked.
 pub(crate) struct Question<'a> {
     pub(crate) by_model: &'a ByModel,
     pub(crate) steps: Option<u32>,

@@ -29,7 +29,6 @@ pub(crate) struct Claim {
     is_made: bool,
 }
 
-/// What is asked for.
 pub(crate) struct Wanted<'a> {
     /// As it was named, if it was.
     pub(crate) named: Option<&'a Path>,

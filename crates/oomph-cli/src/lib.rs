@@ -30,7 +30,6 @@ use std::ffi::OsString;
 /// How a verb ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Fine.
     Fine,
     /// There are findings, or a limit is exceeded.
     Findings,

@@ -47,7 +47,6 @@ impl Printer {
         Self { kept: Some(kept), ..Self::new(ColorChoice::Never, true) }
     }
 
-    /// What was kept.
     pub(crate) fn kept(self) -> Option<Kept> {
         self.kept
     }

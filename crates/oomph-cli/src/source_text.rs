@@ -42,7 +42,6 @@ impl SourceText {
         Ok(Self { roots, elsewhere, files: RefCell::default(), changed: RefCell::default() })
     }
 
-    /// None at all.
     pub(crate) fn none() -> Self {
         Self { roots: Vec::new(), elsewhere: false, files: RefCell::default(), changed: RefCell::default() }
     }

@@ -74,7 +74,6 @@ pub fn give_managed(place: *mut *mut c_void, size: usize) -> c_int {
     if memory.is_null() { fail(OUT_OF_MEMORY) } else { SUCCESS }
 }
 
-/// That taken back.
 pub fn take_pinned(address: *mut c_void) -> c_int {
     if address.is_null() || memory::unpin(address) { SUCCESS } else { fail(INVALID_VALUE) }
 }

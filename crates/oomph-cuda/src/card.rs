@@ -19,7 +19,6 @@ pub struct Card {
     pub context: u64,
     /// Compute capability.
     pub major: i32,
-    /// Its second half.
     pub minor: i32,
     /// Streaming multiprocessors.
     pub sms: i32,

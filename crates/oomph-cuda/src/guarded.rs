@@ -26,8 +26,7 @@ pub fn find(name: &CStr) -> *mut c_void {
 }
 
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident is $symbol:literal: fn($($type:ty),*);)*) => {$(
-        $(#[$doc])*
+    ($($name:ident is $symbol:literal: fn($($type:ty),*);)*) => {$(
         pub fn $name() -> Option<extern "C" fn($($type),*) -> c_int> {
             static ADDRESS: OnceLock<usize> = OnceLock::new();
             let address = *ADDRESS.get_or_init(|| find($symbol) as usize);
@@ -38,20 +37,12 @@ macro_rules! functions {
 }
 
 functions! {
-    /// `cuMemAlloc`.
     allocate is c"cuMemAlloc_v2": fn(*mut *mut c_void, usize);
-    /// `cuMemFree`.
     free is c"cuMemFree_v2": fn(*mut c_void);
-    /// `cuMemAllocAsync`.
     allocate_pooled is c"cuMemAllocAsync": fn(*mut *mut c_void, usize, *mut c_void);
-    /// `cuMemAllocFromPoolAsync`.
     allocate_from_pool is c"cuMemAllocFromPoolAsync": fn(*mut *mut c_void, usize, *mut c_void, *mut c_void);
-    /// `cuMemAllocManaged`.
     allocate_managed is c"cuMemAllocManaged": fn(*mut *mut c_void, usize, c_uint);
-    /// `cuMemFreeAsync`.
     free_pooled is c"cuMemFreeAsync": fn(*mut c_void, *mut c_void);
-    /// `cuMemGetInfo`.
     info is c"cuMemGetInfo_v2": fn(*mut usize, *mut usize);
-    /// `cuDeviceTotalMem`.
     total is c"cuDeviceTotalMem_v2": fn(*mut usize, c_int);
 }

@@ -11,7 +11,7 @@
 //!
 //! It runs in another program's process: no dependency, no panic, no thread, no output.
 
-#![allow(non_snake_case, missing_docs)]
+#![allow(non_snake_case)]
 
 #[macro_use]
 mod macros;

@@ -5,9 +5,7 @@
 use arrow_schema::DataType;
 use half::f16;
 
-/// A type for numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Number {
     Int8,
     UInt8,
@@ -224,7 +222,6 @@ impl NumberStats {
         self.integers.widen(value.into(), value.into());
     }
 
-    /// Signed integers.
     pub fn add_i64_slice(&mut self, values: &[i64]) {
         self.add_integer_slice(values);
     }
@@ -244,19 +241,16 @@ impl NumberStats {
         self.integers.widen(min.into(), max.into());
     }
 
-    /// Floats.
     pub fn add_f64_slice(&mut self, values: &[f64]) {
         for block in values.chunks(BLOCK) {
             self.add_block(block);
         }
     }
 
-    /// Floats.
     pub fn add_f32_slice(&mut self, values: &[f32]) {
         self.add_widened(values, f64::from);
     }
 
-    /// Floats.
     pub fn add_f16_slice(&mut self, values: &[f16]) {
         self.add_widened(values, f16::to_f64);
     }

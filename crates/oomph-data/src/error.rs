@@ -11,7 +11,6 @@ pub enum DataError {
     Io {
         /// Path or address.
         location: String,
-        /// What was said.
         error: io::Error,
     },
     /// A row that does not make sense, where broken rows are not to be skipped.
@@ -98,7 +97,6 @@ impl BrokenRows {
     /// How many are named.
     pub const NAMED: usize = 20;
 
-    /// Counts one more.
     pub fn push(&mut self, line: u64, what: String) {
         self.count += 1;
         if self.first.len() < Self::NAMED {

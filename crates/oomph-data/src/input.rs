@@ -10,18 +10,14 @@ use std::sync::Arc;
 
 /// Something with rows and columns.
 pub enum Input {
-    /// A text file.
     Text {
-        /// Its bytes.
         source: Source,
-        /// How it is written.
         format: TextFormat,
     },
     /// A table that has types.
     Table(Arc<dyn Table>),
 }
 
-/// How to read it.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How much a value may change.
@@ -34,7 +30,6 @@ pub struct Options {
     pub columns: Option<Vec<String>>,
     /// Whether a matrix of mostly zeros is loaded as one.
     pub sparse: Sparseness,
-    /// How many threads.
     pub threads: usize,
 }
 
@@ -44,9 +39,7 @@ pub enum Sparseness {
     /// Where that is smaller.
     #[default]
     Auto,
-    /// In any case.
     Always,
-    /// In no case.
     Never,
 }
 

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A table in memory, as small as its policy allows.
 pub struct Loaded {
-    /// Its values.
     pub data: Data,
     /// Each column, in order.
     pub columns: Vec<LoadedColumn>,

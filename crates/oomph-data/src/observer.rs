@@ -1,6 +1,5 @@
 //! How long work reports its progress, and how it is stopped.
 
-/// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     /// The first: what is in it.
@@ -22,7 +21,6 @@ pub trait Observer: Sync {
     }
 }
 
-/// No observer.
 pub struct Unobserved;
 
 impl Observer for Unobserved {}

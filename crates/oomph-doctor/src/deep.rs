@@ -42,7 +42,6 @@ pub struct Deep {
 /// A device, as PyTorch has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct DeepDevice {
-    /// Its name.
     pub name: String,
     /// In bytes, beside this very context.
     pub free: u64,
@@ -53,7 +52,6 @@ pub struct DeepDevice {
 /// Where it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The stage that failed.
     pub stage: Stage,
     /// The device that it failed on, as PyTorch counts.
     pub device: Option<u32>,

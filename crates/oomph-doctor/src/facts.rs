@@ -13,14 +13,11 @@ use std::path::{Path, PathBuf};
 /// control group a job.
 pub(crate) const BLOCKED: &str = "blocked by the operating system";
 
-/// What is true here.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Cards, RAM and processes, at one moment.
     pub sample: Sample,
-    /// Where this runs.
     pub environment: Environment,
-    /// The kernel's limits.
     pub kernel: Kernel,
     /// The environment's settings.
     pub settings: Settings,
@@ -38,7 +35,6 @@ pub struct Facts {
     pub is_named: bool,
 }
 
-/// What to gather.
 #[derive(Clone, Debug, Default)]
 pub struct Gather {
     /// The Python to look at.
@@ -48,7 +44,6 @@ pub struct Gather {
 }
 
 impl Facts {
-    /// Looks at this machine.
     pub fn gather(gather: &Gather) -> Self {
         let mut sample = Sampler::new().sample();
         let own = std::process::id();

@@ -1,6 +1,5 @@
 //! What a check says.
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Something will fail, or is not what was meant.
@@ -29,13 +28,10 @@ pub struct Finding {
     pub check: String,
     /// What it is about, in a word or two: `torch`, `GPU 0`.
     pub about: String,
-    /// How bad it is.
     pub level: Level,
     /// What is true, in one line.
     pub title: String,
-    /// What it means.
     pub means: Option<String>,
-    /// What to do.
     pub fix: Option<String>,
     /// What to type for that, or to set.
     pub command: Option<String>,

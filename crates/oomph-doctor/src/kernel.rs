@@ -13,9 +13,7 @@ pub struct Kernel {
     pub allowed_processors: Option<usize>,
     /// `vm.overcommit_memory`: 0 guesses, 1 always, 2 never.
     pub overcommit: Option<u8>,
-    /// Whether there is InfiniBand.
     pub infiniband: bool,
-    /// Limits of this process.
     pub limits: Limits,
 }
 

@@ -27,7 +27,6 @@ pub struct Python {
     pub prefix: PathBuf,
     /// Whether it is that of a virtual environment.
     pub is_environment: bool,
-    /// Whether it is conda's.
     pub is_conda: bool,
     /// Whether it has pip: environments that uv made have none.
     pub has_pip: bool,
@@ -54,10 +53,8 @@ pub struct Python {
     pub shadowed_by: Option<String>,
 }
 
-/// A PyTorch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Torch {
-    /// Where it lies.
     pub folder: PathBuf,
     /// Whether it lies in the virtual environment that was asked.
     #[serde(default)]

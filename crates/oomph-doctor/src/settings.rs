@@ -38,7 +38,6 @@ pub struct Settings {
 /// A folder in which libraries are looked for before PyTorch's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryFolder {
-    /// Where.
     pub path: PathBuf,
     /// CUDA's libraries in it: `libcudart.so.12`.
     pub libraries: Vec<String>,
@@ -57,7 +56,6 @@ const BUNDLED_LIBRARIES: [&str; 8] = [
 ];
 
 impl Settings {
-    /// Reads them.
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let words = |name: &str, separators: &[char]| -> Vec<String> {
             let text = variable(name).unwrap_or_default();

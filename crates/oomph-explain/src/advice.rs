@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::finding::{Fix, Grade};
 
 /// Mixed precision, as this card can do it.
-pub fn mixed_precision(context: &Context) -> Fix {
+pub(crate) fn mixed_precision(context: &Context) -> Fix {
     let fix = |text: &str, dtype: &str| {
         Fix::new(Grade::ChangesNumerics, text).code(format!("with torch.autocast(\"cuda\", torch.{dtype}):"))
     };
@@ -16,7 +16,7 @@ pub fn mixed_precision(context: &Context) -> Fix {
 }
 
 /// A smaller batch, with what keeps training the same.
-pub fn smaller_batch(context: &Context) -> Fix {
+pub(crate) fn smaller_batch(context: &Context) -> Fix {
     if context.is_training() {
         Fix::new(Grade::Safe, "a smaller batch with gradient accumulation (batch norm sees smaller batches)")
     } else {
@@ -25,7 +25,7 @@ pub fn smaller_batch(context: &Context) -> Fix {
 }
 
 /// The 16-bit dtype that this card computes with.
-pub fn sixteen_bits(context: &Context) -> &'static str {
+pub(crate) fn sixteen_bits(context: &Context) -> &'static str {
     match context.census.and_then(|census| census.card.capability) {
         Some((major, _)) if major < 8 => "torch.float16",
         _ => "torch.bfloat16",

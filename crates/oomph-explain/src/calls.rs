@@ -43,11 +43,9 @@ pub struct Call {
 /// A line of a function, as recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetailFrame {
-    /// The file.
     pub file: String,
     /// From 1; 0 when unknown.
     pub line: u32,
-    /// The function.
     pub function: String,
     /// Of the program's own files.
     pub own: bool,
@@ -58,7 +56,6 @@ pub struct DetailFrame {
 /// A line as [`crate::LineBytes`] has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetailLine {
-    /// The line.
     pub place: Place,
     /// The library's line that it came to, if it was not the line itself that allocated.
     pub through: Option<String>,
@@ -69,7 +66,7 @@ const MOST_CALLS: usize = 200;
 
 /// Numbers calls as they are met.
 #[derive(Default)]
-pub struct Calls {
+pub(crate) struct Calls {
     calls: Vec<Call>,
     frames: Vec<DetailFrame>,
     seen_calls: HashMap<Call, u32>,
@@ -78,7 +75,12 @@ pub struct Calls {
 
 impl Calls {
     /// The innermost call of a stack, after all that lead to it.
-    pub fn of_stack(&mut self, recording: &Recording, sources: &Sources, stack: StackId) -> Option<u32> {
+    pub(crate) fn of_stack(
+        &mut self,
+        recording: &Recording,
+        sources: &Sources,
+        stack: StackId,
+    ) -> Option<u32> {
         let mut parent = None;
         for &id in recording.stacks.get(stack).iter().take(MOST_CALLS).rev() {
             let frames = &mut self.frames;
@@ -103,7 +105,7 @@ impl Calls {
     }
 
     /// With the stacks and lines that they belong to.
-    pub fn into_origins(self, stacks: Vec<DetailStack>, lines: Vec<DetailLine>) -> Origins {
+    pub(crate) fn into_origins(self, stacks: Vec<DetailStack>, lines: Vec<DetailLine>) -> Origins {
         Origins { stacks, lines, calls: self.calls, frames: self.frames }
     }
 }

@@ -11,11 +11,11 @@ const MARK: &str = "oomph.cell ";
 
 /// The cells that a recording's files are.
 #[derive(Clone, Debug, Default)]
-pub struct Cells(HashMap<String, u64>);
+pub(crate) struct Cells(HashMap<String, u64>);
 
 impl Cells {
     /// Reads the marks.
-    pub fn of(recording: &Recording) -> Self {
+    pub(crate) fn of(recording: &Recording) -> Self {
         let marks = recording.annotations.iter().filter_map(|mark| {
             let (number, file) = recording.strings.get(mark.name).strip_prefix(MARK)?.split_once(' ')?;
             Some((file.to_owned(), number.parse().ok()?))
@@ -24,7 +24,7 @@ impl Cells {
     }
 
     /// Who held what, with cells by their numbers.
-    pub fn censuses(&self, recording: &Recording) -> Vec<Census> {
+    pub(crate) fn censuses(&self, recording: &Recording) -> Vec<Census> {
         let mut censuses = recording.censuses.clone();
         for census in &mut censuses {
             let files = (census.frames.iter_mut().map(|frame| &mut frame.file))
@@ -38,7 +38,7 @@ impl Cells {
     }
 
     /// A file's name for people: a cell by its number, any other file as it is.
-    pub fn name(&self, file: &str) -> String {
+    pub(crate) fn name(&self, file: &str) -> String {
         let in_its_name = || file.strip_prefix("<ipython-input-")?.split('-').next()?.parse().ok();
         match self.0.get(file).copied().or_else(in_its_name) {
             Some(number) => format!("In[{number}]"),

@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::ops::Deref;
 
 /// One device of a recording, seen through and through.
-pub struct Context<'a> {
+pub(crate) struct Context<'a> {
     observed: Observed<'a>,
     growth: OnceCell<Option<Growth>>,
     kept: OnceCell<Vec<Kept>>,
@@ -28,7 +28,7 @@ impl<'a> Deref for Context<'a> {
 
 impl<'a> Context<'a> {
     /// Of what was observed.
-    pub fn of(observed: Observed<'a>) -> Self {
+    pub(crate) fn of(observed: Observed<'a>) -> Self {
         Self {
             observed,
             growth: OnceCell::new(),
@@ -40,27 +40,27 @@ impl<'a> Context<'a> {
     }
 
     /// What steps leave behind, if they do it again and again.
-    pub fn growth(&self) -> Option<&Growth> {
+    pub(crate) fn growth(&self) -> Option<&Growth> {
         self.growth.get_or_init(|| Growth::find(&self.observed)).as_ref()
     }
 
     /// What outlives the forward that made it, line by line, most first.
-    pub fn kept(&self) -> &[Kept] {
+    pub(crate) fn kept(&self) -> &[Kept] {
         self.kept.get_or_init(|| Kept::find(&self.observed))
     }
 
     /// Logits and what the loss makes of them, if there is a loss over classes.
-    pub fn logits(&self) -> Option<&Logits> {
+    pub(crate) fn logits(&self) -> Option<&Logits> {
         self.logits.get_or_init(|| Logits::find(&self.observed)).as_ref()
     }
 
     /// The batch in parts that fit, as `find` finds them when the first asks: it takes a few replays.
-    pub fn in_parts(&self, find: impl FnOnce() -> Option<InParts>) -> Option<&InParts> {
+    pub(crate) fn in_parts(&self, find: impl FnOnce() -> Option<InParts>) -> Option<&InParts> {
         self.in_parts.get_or_init(find).as_ref()
     }
 
     /// The recording, ready to be replayed with changes. It takes a replay or two, so only who needs it asks.
-    pub fn what_if(&self) -> WhatIf<'_, 'a> {
+    pub(crate) fn what_if(&self) -> WhatIf<'_, 'a> {
         WhatIf::of(&self.observed, self.replays.get_or_init(|| Replays::of(&self.observed)))
     }
 }

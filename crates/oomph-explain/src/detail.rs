@@ -14,7 +14,6 @@ use oomph_trace::{Moment, Ranges, Reserved, StackId, Stage};
 /// One device, allocation by allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Detail {
-    /// The device's ordinal.
     pub ordinal: u32,
     /// The first moment at which an allocation is alive; 0 if it was there before. All columns are in this order.
     pub born: Vec<Moment>,
@@ -26,11 +25,9 @@ pub struct Detail {
     pub requested: Vec<u64>,
     /// That, rounded up as the allocator does.
     pub rounded: Vec<u64>,
-    /// Where it lies.
     pub address: Vec<u64>,
     /// Index of its stream.
     pub stream: Vec<u32>,
-    /// What it is.
     pub kind: Vec<Kind>,
     /// Index into the stacks of `origins`.
     pub stack: Vec<u32>,
@@ -53,7 +50,6 @@ pub struct SegmentChange {
     pub moment: Moment,
     /// Taken, or given back.
     pub taken: bool,
-    /// Which.
     pub range: Reserved,
     /// The line that asked for it, if that is known.
     pub line: Option<u32>,
@@ -62,9 +58,7 @@ pub struct SegmentChange {
 /// A named range of moments, or a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotated {
-    /// Its name.
     pub name: String,
-    /// Where it begins.
     pub from: Moment,
     /// Where it ends; `None` for a mark.
     pub to: Option<Moment>,

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 /// The difference of two recordings.
 #[derive(Clone, Debug)]
 pub struct Diff {
-    /// Device by device.
     pub devices: Vec<DeviceDiff>,
     /// Of the host's memory, where both recordings have it.
     pub host: Option<HostDiff>,
@@ -31,7 +30,6 @@ pub struct HostDiff {
 /// The difference of one device.
 #[derive(Clone, Debug)]
 pub struct DeviceDiff {
-    /// Its ordinal.
     pub ordinal: u32,
     /// Its ordinal in the first recording: ranks of one run have a card each, with numbers of their own.
     pub ordinal_before: u32,
@@ -56,8 +54,7 @@ pub struct Change {
     pub after: u64,
 }
 
-/// What changed.
-pub type What = Result<Place, &'static str>;
+pub(crate) type What = Result<Place, &'static str>;
 
 impl Change {
     /// Bytes more than before.

@@ -41,10 +41,8 @@ impl Explanation {
     }
 }
 
-/// One device.
 #[derive(Clone, Debug)]
 pub struct DeviceExplanation {
-    /// Its ordinal.
     pub ordinal: u32,
     /// How many events there are.
     pub events: u64,
@@ -82,25 +80,19 @@ pub struct DeviceExplanation {
     pub timeline: Option<Timeline>,
 }
 
-/// Bytes of a kind.
 #[derive(Clone, Debug)]
 pub struct KindBytes {
-    /// The kind.
     pub kind: Kind,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks.
     pub count: u64,
 }
 
-/// Bytes of a line.
 #[derive(Clone, Debug)]
 pub struct LineBytes {
-    /// The line.
     pub place: Place,
     /// The library's line (`file:line function`) that it came to, if it was not the line itself that allocated.
     pub through: Option<String>,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks.
     pub count: u64,
@@ -108,12 +100,10 @@ pub struct LineBytes {
     pub kind: Kind,
 }
 
-/// Bytes of a stack.
 #[derive(Clone, Debug)]
 pub struct StackBytes {
     /// Its frames, innermost first; empty if there were none.
     pub frames: Vec<Place>,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks.
     pub count: u64,
@@ -130,7 +120,6 @@ pub struct StepsExplanation {
     pub last_is_partial: bool,
     /// How many more were the same as one of these, and counted instead of recorded.
     pub repeated: u64,
-    /// How they were found.
     pub witness: Witness,
     /// The allocated peak within each.
     pub peaks: Vec<u64>,
@@ -138,7 +127,6 @@ pub struct StepsExplanation {
     pub starts: Vec<u64>,
 }
 
-/// An out-of-memory.
 #[derive(Clone, Debug)]
 pub struct OomExplanation {
     /// After how many events.
@@ -155,7 +143,6 @@ pub struct OomExplanation {
     pub place: Place,
     /// What became of the program.
     pub outcome: Outcome,
-    /// Why nothing served.
     pub reason: Reason,
     /// Whether a limit on the process stopped it.
     pub limited: bool,
@@ -179,7 +166,6 @@ pub struct OomState {
 /// How complete a recording is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completeness {
-    /// Nothing is missing.
     pub complete: bool,
     /// The file ends in the middle.
     pub truncated: bool,
@@ -195,7 +181,6 @@ pub struct Completeness {
     pub allocations: u64,
 }
 
-/// Explains a recording.
 pub fn explain(recording: &Recording) -> Explanation {
     explain_over_time(recording, 0)
 }

@@ -86,7 +86,6 @@ impl Fix {
 /// Bytes that a fix would save, and how they were computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saving {
-    /// Bytes.
     pub bytes: u64,
     /// How good the number is.
     pub basis: Basis,
@@ -151,7 +150,6 @@ pub enum Place {
         file: String,
         /// From 1; 0 when unknown.
         line: u32,
-        /// Its name.
         function: String,
         /// Whether it is the program's own rather than a library's.
         own: bool,
@@ -199,9 +197,7 @@ impl Place {
 /// Bytes at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Where {
-    /// The place.
     pub place: Place,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks.
     pub count: u64,
@@ -237,11 +233,8 @@ impl Patch {
 /// What a rule found.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The rule.
     pub code: &'static str,
-    /// The rule's name.
     pub name: String,
-    /// How much it matters.
     pub severity: Severity,
     /// The device; none for the host's memory.
     pub device: Option<u32>,
@@ -251,7 +244,6 @@ pub struct Finding {
     pub details: Vec<String>,
     /// Where, largest first.
     pub places: Vec<Where>,
-    /// What would be saved.
     pub saving: Option<Saving>,
     /// What to do, best first.
     pub fixes: Vec<Fix>,
@@ -327,7 +319,6 @@ impl Finding {
         self
     }
 
-    /// Adds something to do.
     pub fn fix(mut self, fix: Fix) -> Self {
         self.fixes.push(fix);
         self

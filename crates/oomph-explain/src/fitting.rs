@@ -28,7 +28,7 @@ fn can_help(context: &Context) -> bool {
 }
 
 /// Logits and their loss in pieces, with the batch in parts where that is not enough.
-pub fn logits_in_pieces(context: &Context, logits: &Logits) -> Option<Fix> {
+pub(crate) fn logits_in_pieces(context: &Context, logits: &Logits) -> Option<Fix> {
     if !can_help(context) {
         return None;
     }
@@ -55,7 +55,7 @@ pub fn logits_in_pieces(context: &Context, logits: &Logits) -> Option<Fix> {
 }
 
 /// The same batch in parts; without bytes where parts cannot be made or are not enough.
-pub fn batch_in_parts(context: &Context) -> Option<Fix> {
+pub(crate) fn batch_in_parts(context: &Context) -> Option<Fix> {
     if !can_help(context) {
         return None;
     }
@@ -81,7 +81,7 @@ pub fn batch_in_parts(context: &Context) -> Option<Fix> {
 }
 
 /// The optimizer without temporaries; `rows` are the events that make them.
-pub fn fused_optimizer(context: &Context, rows: &[bool]) -> Option<Fix> {
+pub(crate) fn fused_optimizer(context: &Context, rows: &[bool]) -> Option<Fix> {
     if !can_help(context) {
         return None;
     }
@@ -97,13 +97,13 @@ pub fn fused_optimizer(context: &Context, rows: &[bool]) -> Option<Fix> {
 }
 
 /// Expandable segments, set while the program runs, where these are the setting that helps. `oomph.fit` takes no other.
-pub fn expandable_segments(context: &Context, conf: &str, saved: &Saved) -> Option<Fix> {
+pub(crate) fn expandable_segments(context: &Context, conf: &str, saved: &Saved) -> Option<Fix> {
     let takes = conf == "expandable_segments:True" && context.fatal().is_some() && can_help(context);
     takes.then(|| told(context, "set it while the program runs", "the same numbers", Some(saved))).flatten()
 }
 
 /// Gradients freed as they come, and the optimizer's state in host memory, where the weights then fit.
-pub fn state_elsewhere(context: &Context, weights: u64, gradients: u64, state: u64) -> Option<Fix> {
+pub(crate) fn state_elsewhere(context: &Context, weights: u64, gradients: u64, state: u64) -> Option<Fix> {
     // Frameworks update the parameters themselves, after the backward pass.
     let frees = gradients > 0 && context.sources.training_loop == TrainingLoop::Own;
     let left = weights + if frees { 0 } else { gradients };

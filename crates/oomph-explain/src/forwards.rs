@@ -8,29 +8,28 @@ use crate::sources::{Phase, Sources};
 use hashbrown::HashMap;
 use oomph_trace::{Action, Device, FrameId, Moment, NO_STACK};
 
-/// One forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forward {
+pub(crate) struct Forward {
     /// The line that calls the module.
-    pub site: FrameId,
+    pub(crate) site: FrameId,
     /// The program's own line at or above it.
-    pub own: Option<FrameId>,
+    pub(crate) own: Option<FrameId>,
     /// The state before its first allocation.
-    pub start: Moment,
+    pub(crate) start: Moment,
     /// The state after its last one.
-    pub end: Moment,
+    pub(crate) end: Moment,
 }
 
 /// All forward passes of a device, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Forwards {
+pub(crate) struct Forwards {
     all: Vec<Forward>,
     by_site: HashMap<FrameId, Vec<Moment>>,
 }
 
 impl Forwards {
     /// Finds them among the events before `until`. `free_stacks`: whether frees say where they come from.
-    pub fn of(device: &Device, sources: &Sources, free_stacks: bool, until: Moment) -> Self {
+    pub(crate) fn of(device: &Device, sources: &Sources, free_stacks: bool, until: Moment) -> Self {
         let events = &device.events;
         let mut all: Vec<Forward> = Vec::new();
         let mut open = false;
@@ -74,25 +73,24 @@ impl Forwards {
         Self { all, by_site }
     }
 
-    /// All of them.
-    pub fn all(&self) -> &[Forward] {
+    pub(crate) fn all(&self) -> &[Forward] {
         &self.all
     }
 
     /// The last one that had begun when a block was born.
-    pub fn before(&self, born: Moment) -> Option<usize> {
+    pub(crate) fn before(&self, born: Moment) -> Option<usize> {
         self.all.partition_point(|forward| forward.start < born).checked_sub(1)
     }
 
     /// How many forwards from the same line began in `after..=until`.
-    pub fn later(&self, site: FrameId, after: Moment, until: Moment) -> usize {
+    pub(crate) fn later(&self, site: FrameId, after: Moment, until: Moment) -> usize {
         let starts = self.by_site.get(&site).map_or(&[][..], Vec::as_slice);
         let begun = starts.partition_point(|&start| start <= until);
         begun.saturating_sub(starts.partition_point(|&start| start < after))
     }
 
     /// Where the next forward from the same line begins.
-    pub fn next(&self, site: FrameId, after: Moment) -> Option<Moment> {
+    pub(crate) fn next(&self, site: FrameId, after: Moment) -> Option<Moment> {
         let starts = self.by_site.get(&site)?;
         starts.get(starts.partition_point(|&start| start < after)).copied()
     }

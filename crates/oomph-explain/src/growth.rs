@@ -11,18 +11,18 @@ const ROUNDS: usize = 3;
 
 /// Growth from step to step.
 #[derive(Clone, Debug)]
-pub struct Growth {
+pub(crate) struct Growth {
     /// The blocks that are kept.
-    pub kept: Vec<u32>,
+    pub(crate) kept: Vec<u32>,
     /// The median of what a step leaves behind.
-    pub per_step: u64,
+    pub(crate) per_step: u64,
     /// How many steps leave something behind, the first and last not counted.
-    pub steps: usize,
+    pub(crate) steps: usize,
 }
 
 impl Growth {
     /// Finds it, if steps leave something behind again and again.
-    pub fn find(observed: &Observed) -> Option<Self> {
+    pub(crate) fn find(observed: &Observed) -> Option<Self> {
         let steps = observed.steps.as_ref()?;
         let all = &observed.history.allocations;
         // What the last step holds may be rightly its own; what the first makes may be meant to stay.

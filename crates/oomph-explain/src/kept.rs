@@ -14,7 +14,7 @@ use oomph_words::{grouped, printable};
 
 /// Why it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub(crate) enum How {
     /// A graph whose gradients will not be used.
     NoGradMissing,
     /// A graph that has had its backward pass, or whose result is stored.
@@ -27,23 +27,21 @@ pub enum How {
 
 /// What one line's forwards leave behind.
 #[derive(Clone, Debug)]
-pub struct Kept {
-    /// Why.
-    pub how: How,
+pub(crate) struct Kept {
+    pub(crate) how: How,
     /// The blocks, with the moment at which each could have been freed.
-    pub blocks: Vec<(Moment, u32)>,
-    /// Their bytes.
-    pub bytes: u64,
+    pub(crate) blocks: Vec<(Moment, u32)>,
+    pub(crate) bytes: u64,
     /// How many forwards they are of.
-    pub rounds: usize,
+    pub(crate) rounds: usize,
     /// What a forward leaves, in the median.
-    pub per_round: u64,
+    pub(crate) per_round: u64,
     /// The program's own line that makes them.
-    pub made_at: Option<FrameId>,
+    pub(crate) made_at: Option<FrameId>,
     /// Who keeps them, if the census knows.
-    pub holder: Option<Holder>,
+    pub(crate) holder: Option<Holder>,
     /// Whether it is inferred rather than proved.
-    pub likely: bool,
+    pub(crate) likely: bool,
 }
 
 /// Less than this is noise: a counter, a random state.
@@ -56,7 +54,7 @@ fn blocks_of_a_graph(observed: &Observed) -> usize {
 
 impl Kept {
     /// Checks all that is alive at the moment that is explained.
-    pub fn find(observed: &Observed) -> Vec<Self> {
+    pub(crate) fn find(observed: &Observed) -> Vec<Self> {
         let (all, forwards, until) = (&observed.history.allocations, &observed.forwards, observed.moment);
         let mut by_site: HashMap<FrameId, Vec<(usize, u32)>> = HashMap::new();
         for &(index, kind) in &observed.held {
@@ -224,7 +222,7 @@ fn speaks_of_training(name: &str) -> bool {
 }
 
 /// Whether a function's name says that it measures rather than trains.
-pub fn speaks_of_evaluation(name: &str) -> bool {
+pub(crate) fn speaks_of_evaluation(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     if name.contains("train") {
         return false;
@@ -236,7 +234,7 @@ pub fn speaks_of_evaluation(name: &str) -> bool {
 }
 
 /// Who holds these blocks: for a graph by the number of forwards that hang on it, else by the addresses of its tensors.
-pub fn holder(observed: &Observed, blocks: impl Iterator<Item = u32>, graph: bool) -> Option<Holder> {
+pub(crate) fn holder(observed: &Observed, blocks: impl Iterator<Item = u32>, graph: bool) -> Option<Holder> {
     let by_graph = if graph { graph_holder(observed) } else { None };
     by_graph.or_else(|| tensor_holder(observed, blocks))
 }
@@ -271,7 +269,7 @@ fn tensor_holder(observed: &Observed, blocks: impl Iterator<Item = u32>) -> Opti
 
 impl Kept {
     /// The line to look at first: the one that keeps, where it is known, else the one that makes.
-    pub fn place(&self, observed: &Observed) -> Option<Place> {
+    pub(crate) fn place(&self, observed: &Observed) -> Option<Place> {
         let is_own = |holder: &&Holder| holder.line > 0 && !oomph_words::is_library_file(&holder.file);
         let keeps = self.holder.as_ref().filter(is_own);
         match keeps {
@@ -281,7 +279,7 @@ impl Kept {
     }
 
     /// Both lines, with the bytes.
-    pub fn places(&self, observed: &Observed) -> Vec<Where> {
+    pub(crate) fn places(&self, observed: &Observed) -> Vec<Where> {
         let count = self.blocks.len() as u64;
         let mut places: Vec<Where> = (self.place(observed).into_iter())
             .chain(self.made_at.map(|frame| observed.place_of_frame(frame, true)))
@@ -298,12 +296,12 @@ impl Kept {
     }
 
     /// Who keeps it, in words: `history` (list of 412).
-    pub fn keeper(&self) -> Option<String> {
+    pub(crate) fn keeper(&self) -> Option<String> {
         self.holder.as_ref().and_then(named)
     }
 
     /// The change to make, where it is one of a few lines.
-    pub fn patch(&self, observed: &Observed, cause: &'static str) -> Option<Patch> {
+    pub(crate) fn patch(&self, observed: &Observed, cause: &'static str) -> Option<Patch> {
         let made = self.made_at.map(|frame| observed.place_of_frame(frame, true));
         let place = match (cause, &made) {
             // What has to be wrapped is the call, not what keeps its result.
@@ -324,7 +322,7 @@ impl Kept {
 }
 
 /// A holder in words: `history` (list of 412).
-pub fn named(holder: &Holder) -> Option<String> {
+pub(crate) fn named(holder: &Holder) -> Option<String> {
     let passing = holder.root == "local" && oomph_words::is_library_file(&holder.file);
     if holder.name.is_empty() || passing || matches!(holder.root.as_str(), "unknown" | "garbage") {
         return None;

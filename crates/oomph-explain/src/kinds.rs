@@ -30,7 +30,6 @@ pub enum Kind {
     Workspace,
     /// Data that the program feeds to the model.
     Input,
-    /// Not known.
     Unknown,
 }
 
@@ -107,7 +106,7 @@ const CUBLAS_WORKSPACES: [u64; 2] = [32 << 20, 8_519_680];
 const KEPT_FOR: usize = 16;
 
 /// Infers kinds. Made once a device.
-pub struct Kinds<'a> {
+pub(crate) struct Kinds<'a> {
     recording: &'a Recording,
     device: &'a Device,
     history: &'a History<'a>,
@@ -138,7 +137,7 @@ pub struct Kinds<'a> {
 impl<'a> Kinds<'a> {
     /// Looks over the events once. `optimizer_steps` are moments that annotations name, `steps` where steps begin
     /// and end, if any were found.
-    pub fn of(
+    pub(crate) fn of(
         recording: &'a Recording,
         device: &'a Device,
         history: &'a History<'a>,
@@ -202,22 +201,22 @@ impl<'a> Kinds<'a> {
     }
 
     /// Whether the recording shows a backward pass or an optimizer at all.
-    pub fn trains(&self) -> bool {
+    pub(crate) fn trains(&self) -> bool {
         self.trains
     }
 
     /// Whether the recording shows an optimizer at work.
-    pub fn updates(&self) -> bool {
+    pub(crate) fn updates(&self) -> bool {
         !self.optimizer.is_empty()
     }
 
     /// Until when blocks are from before the recording.
-    pub fn begun(&self) -> Moment {
+    pub(crate) fn begun(&self) -> Moment {
         self.begun
     }
 
     /// Whether frees say where they come from: some recorders leave their stacks out.
-    pub fn frees_have_stacks(&self) -> bool {
+    pub(crate) fn frees_have_stacks(&self) -> bool {
         let events = &self.device.events;
         let frees =
             events.action.iter().zip(&events.stack).filter(|(action, _)| **action == Action::FreeRequested);
@@ -225,17 +224,17 @@ impl<'a> Kinds<'a> {
     }
 
     /// Moments of allocations of the backward pass, in order.
-    pub fn backward(&self) -> &[Moment] {
+    pub(crate) fn backward(&self) -> &[Moment] {
         &self.backward
     }
 
     /// Whether the backward pass allocated in `(from, until]`.
-    pub fn backward_within(&self, from: Moment, until: Moment) -> bool {
+    pub(crate) fn backward_within(&self, from: Moment, until: Moment) -> bool {
         self.first_after(&self.backward, from) <= until
     }
 
     /// Moments of allocations of the forward pass, in order.
-    pub fn forward(&self) -> &[Moment] {
+    pub(crate) fn forward(&self) -> &[Moment] {
         &self.forward
     }
 
@@ -250,7 +249,7 @@ impl<'a> Kinds<'a> {
     }
 
     /// What an allocation is.
-    pub fn kind(&self, index: usize) -> Kind {
+    pub(crate) fn kind(&self, index: usize) -> Kind {
         if let Some(kind) = self.recorded(index) {
             return kind;
         }

@@ -5,15 +5,15 @@ use oomph_trace::{FrameId, StackId};
 
 /// What makes two stacks one line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LineKey {
+pub(crate) struct LineKey {
     place: Option<FrameId>,
     through: Option<FrameId>,
     /// From before the recording, without a place.
-    pub before: bool,
+    pub(crate) before: bool,
 }
 
 /// The line of a stack. `before`: it was there before the recording.
-pub fn line_key(observed: &Observed, stack: StackId, before: bool) -> LineKey {
+pub(crate) fn line_key(observed: &Observed, stack: StackId, before: bool) -> LineKey {
     let facts = observed.sources.of_stack(stack);
     LineKey {
         place: facts.place,
@@ -23,7 +23,7 @@ pub fn line_key(observed: &Observed, stack: StackId, before: bool) -> LineKey {
 }
 
 /// The library's line that a stack came to, if it was not its own line that allocated.
-pub fn through(observed: &Observed, stack: StackId) -> Option<String> {
+pub(crate) fn through(observed: &Observed, stack: StackId) -> Option<String> {
     let frame = observed.recording.stacks.frame(line_key(observed, stack, false).through?);
     let file = observed.recording.strings.get(frame.file);
     let file = file.rsplit(['/', '\\']).next().unwrap_or(file);

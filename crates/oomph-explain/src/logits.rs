@@ -11,20 +11,20 @@ const LEAST_WORDS: u64 = 4096;
 const WIDER: u64 = 16;
 
 /// Logits and what is as large as they are.
-pub struct Logits {
+pub(crate) struct Logits {
     /// Bytes of one of them.
-    pub size: u64,
+    pub(crate) size: u64,
     /// All allocations of that size, or of half or twice of it, in forward, loss and backward.
-    pub alike: Vec<u32>,
+    pub(crate) alike: Vec<u32>,
     /// Whether the request that the program died of is one of them.
-    pub asked: bool,
+    pub(crate) asked: bool,
     /// Whether a linear layer makes them, as the head of a language model does.
-    pub of_a_linear_layer: bool,
+    pub(crate) of_a_linear_layer: bool,
 }
 
 impl Logits {
     /// Looks for what a loss over classes makes.
-    pub fn find(observed: &Observed) -> Option<Self> {
+    pub(crate) fn find(observed: &Observed) -> Option<Self> {
         let (events, sources) = (&observed.device.events, observed.sources);
         if !sources.any(|facts| facts.class_loss) {
             return None;
@@ -56,7 +56,7 @@ impl Logits {
     }
     /// The request that the program died of, where that is a head over many words: memory ran out before its loss was called. Only
     /// the program itself can say so, by the shape of what goes in.
-    pub fn asked_of_a_head(observed: &Observed) -> Option<Self> {
+    pub(crate) fn asked_of_a_head(observed: &Observed) -> Option<Self> {
         let oom = observed.fatal().filter(|oom| observed.sources.of_stack(oom.stack).linear)?;
         let is_head = |tensor: &Named| {
             let Some((&width, rows)) = tensor.shape.split_last() else { return false };

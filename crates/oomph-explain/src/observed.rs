@@ -16,57 +16,52 @@ use oomph_trace::census::Census;
 use oomph_trace::{Action, Device, FrameId, History, Moment, NO_STACK, Recording, StackId};
 
 /// One device of a recording, seen through and through.
-pub struct Observed<'a> {
-    /// The recording.
-    pub recording: &'a Recording,
-    /// The device.
-    pub device: &'a Device,
+pub(crate) struct Observed<'a> {
+    pub(crate) recording: &'a Recording,
+    pub(crate) device: &'a Device,
     /// Its blocks' lifetimes.
-    pub history: &'a History<'a>,
+    pub(crate) history: &'a History<'a>,
     /// What its stacks mean.
-    pub sources: &'a Sources,
-    /// What its memory is.
-    pub kinds: &'a Kinds<'a>,
+    pub(crate) sources: &'a Sources,
+    pub(crate) kinds: &'a Kinds<'a>,
     /// Its steps, if any were found.
-    pub steps: Option<Steps>,
-    /// Its out-of-memories.
-    pub ooms: Vec<OutOfMemory>,
+    pub(crate) steps: Option<Steps>,
+    pub(crate) ooms: Vec<OutOfMemory>,
     /// What is alive at the allocated peak, with its kind.
-    pub alive: Vec<(u32, Kind)>,
+    pub(crate) alive: Vec<(u32, Kind)>,
     /// The moment that is explained: when memory ran out for good, else the allocated peak.
-    pub moment: Moment,
+    pub(crate) moment: Moment,
     /// What is alive then, with its kind.
-    pub held: Vec<(u32, Kind)>,
+    pub(crate) held: Vec<(u32, Kind)>,
     /// Forward passes up to then.
-    pub forwards: Forwards,
+    pub(crate) forwards: Forwards,
     /// Who held what when memory ran out for good, if the recorder could ask.
-    pub census: Option<&'a Census>,
+    pub(crate) census: Option<&'a Census>,
     /// Everything reserved at the allocated peak.
-    pub waste: Waste,
+    pub(crate) waste: Waste,
     /// Everything reserved at the reserved peak.
-    pub waste_at_reserved_peak: Waste,
+    pub(crate) waste_at_reserved_peak: Waste,
     /// How many events there are of each action, by its number.
-    pub actions: [u64; Action::ALL.len()],
+    pub(crate) actions: [u64; Action::ALL.len()],
     /// Allocations that were recorded without a stack.
-    pub without_stack: u64,
+    pub(crate) without_stack: u64,
     cells: &'a Cells,
 }
 
 /// What was found beside lifetimes and kinds.
-pub struct Found<'a> {
+pub(crate) struct Found<'a> {
     /// Steps, if there are any.
-    pub steps: Option<Steps>,
-    /// Out-of-memories.
-    pub ooms: Vec<OutOfMemory>,
+    pub(crate) steps: Option<Steps>,
+    pub(crate) ooms: Vec<OutOfMemory>,
     /// Cells of a notebook.
-    pub cells: &'a Cells,
+    pub(crate) cells: &'a Cells,
     /// Who held what, with cells by their numbers.
-    pub censuses: &'a [Census],
+    pub(crate) censuses: &'a [Census],
 }
 
 impl<'a> Observed<'a> {
     /// Puts together what the others worked out.
-    pub fn of(
+    pub(crate) fn of(
         recording: &'a Recording,
         device: &'a Device,
         history: &'a History<'a>,
@@ -124,12 +119,12 @@ impl<'a> Observed<'a> {
     }
 
     /// The allocated peak.
-    pub fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> u64 {
         self.history.peak.allocated.bytes
     }
 
     /// Whether everything is there from the first event to the last: only then do sums over it mean something.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         !self.device.events.is_empty()
             && self.history.allocations.born_before() == 0
             && self.device.overflowed != Some(true)
@@ -137,12 +132,12 @@ impl<'a> Observed<'a> {
     }
 
     /// Whether gradients are wanted where memory ran out, as far as is known.
-    pub fn trains_now(&self) -> bool {
+    pub(crate) fn trains_now(&self) -> bool {
         self.kinds.trains() && !self.without_gradients()
     }
 
     /// Whether autograd was off (`no_grad`) where memory ran out. In a backward pass it never records.
-    pub fn without_gradients(&self) -> bool {
+    pub(crate) fn without_gradients(&self) -> bool {
         let goes_backward = self.fatal().is_some_and(|oom| {
             matches!(self.sources.phase(oom.stack), Phase::Backward | Phase::NoStack | Phase::Recompute)
         });
@@ -151,7 +146,7 @@ impl<'a> Observed<'a> {
 
     /// Whether memory ran out in a step of training, or the peak is one's. In the first step no backward pass has been yet, but there may
     /// be an optimizer; and that steps without gradients itself.
-    pub fn is_training(&self) -> bool {
+    pub(crate) fn is_training(&self) -> bool {
         let updating = self.fatal().is_some_and(|oom| {
             matches!(
                 self.sources.phase(oom.stack),
@@ -163,7 +158,7 @@ impl<'a> Observed<'a> {
     }
 
     /// How much memory the program had: what it had taken, and what was left. Less than that where a limit stopped it.
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         match self.fatal() {
             Some(oom) if !oom.limited => oom.waste.reserved + oom.device_free,
             Some(oom) => oom.waste.reserved.max(self.history.peak.reserved.bytes),
@@ -172,18 +167,18 @@ impl<'a> Observed<'a> {
     }
 
     /// Bytes of one kind at the moment that is explained.
-    pub fn held_of(&self, kind: Kind) -> u64 {
+    pub(crate) fn held_of(&self, kind: Kind) -> u64 {
         let of_kind = self.held.iter().filter(|&&(_, of)| of == kind);
         of_kind.map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }
 
     /// Bytes allocated at the moment that is explained.
-    pub fn held_bytes(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         self.held.iter().map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }
 
     /// Which events made these allocations: true at their rows.
-    pub fn rows_of(&self, indices: impl IntoIterator<Item = u32>) -> Vec<bool> {
+    pub(crate) fn rows_of(&self, indices: impl IntoIterator<Item = u32>) -> Vec<bool> {
         let mut rows = vec![false; self.device.events.len()];
         for index in indices {
             let born = self.history.allocations.born(index as usize);
@@ -195,12 +190,12 @@ impl<'a> Observed<'a> {
     }
 
     /// The out-of-memory that the program died of.
-    pub fn fatal(&self) -> Option<&OutOfMemory> {
+    pub(crate) fn fatal(&self) -> Option<&OutOfMemory> {
         self.ooms.iter().find(|oom| oom.outcome == Outcome::Fatal)
     }
 
     /// Bytes at the allocated peak, by kind, largest first.
-    pub fn by_kind(&self) -> Vec<(Kind, u64, u64)> {
+    pub(crate) fn by_kind(&self) -> Vec<(Kind, u64, u64)> {
         let mut sums: HashMap<Kind, (u64, u64)> = HashMap::new();
         for &(index, kind) in &self.alive {
             let sum = sums.entry(kind).or_default();
@@ -214,13 +209,13 @@ impl<'a> Observed<'a> {
     }
 
     /// Bytes of one kind at the allocated peak.
-    pub fn bytes_of(&self, kind: Kind) -> u64 {
+    pub(crate) fn bytes_of(&self, kind: Kind) -> u64 {
         let of_kind = self.alive.iter().filter(|&&(_, of)| of == kind);
         of_kind.map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }
 
     /// The place that stands for a stack.
-    pub fn place(&self, stack: StackId, born: Moment) -> Place {
+    pub(crate) fn place(&self, stack: StackId, born: Moment) -> Place {
         match self.sources.of_stack(stack).place {
             Some(frame) => self.place_of_frame(frame, self.sources.of_stack(stack).own),
             None if born <= self.kinds.begun() => Place::Before,
@@ -230,7 +225,7 @@ impl<'a> Observed<'a> {
     }
 
     /// A frame as a place.
-    pub fn place_of_frame(&self, frame: FrameId, own: bool) -> Place {
+    pub(crate) fn place_of_frame(&self, frame: FrameId, own: bool) -> Place {
         let frame = self.recording.stacks.frame(frame);
         Place::Line {
             file: self.cells.name(self.recording.strings.get(frame.file)),
@@ -241,7 +236,7 @@ impl<'a> Observed<'a> {
     }
 
     /// Allocations grouped by place, largest first.
-    pub fn places(&self, indices: impl IntoIterator<Item = u32>) -> Vec<Where> {
+    pub(crate) fn places(&self, indices: impl IntoIterator<Item = u32>) -> Vec<Where> {
         let all = &self.history.allocations;
         // By frame first: comparing numbers, not paths.
         let mut groups: HashMap<(Option<FrameId>, bool), (u64, u64, StackId, Moment)> = HashMap::new();
@@ -264,7 +259,7 @@ impl<'a> Observed<'a> {
 
     /// The innermost of the program's own frames that nearly all of these stacks go through: where they part
     /// is below it. Stacks come with their bytes.
-    pub fn common_frame(&self, stacks: &HashMap<StackId, u64>) -> Option<FrameId> {
+    pub(crate) fn common_frame(&self, stacks: &HashMap<StackId, u64>) -> Option<FrameId> {
         let total: u64 = stacks.values().sum();
         let mut through: HashMap<FrameId, (u64, usize)> = HashMap::new();
         for (&stack, &bytes) in stacks {
@@ -292,7 +287,7 @@ impl<'a> Observed<'a> {
     }
 
     /// When a moment was, in seconds after the first event.
-    pub fn seconds(&self, moment: Moment) -> Option<f64> {
+    pub(crate) fn seconds(&self, moment: Moment) -> Option<f64> {
         let time = &self.device.events.time;
         let first = *time.first().filter(|&&t| t != 0)?;
         let at = *time.get((moment as usize).saturating_sub(1))?;

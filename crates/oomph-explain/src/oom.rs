@@ -65,34 +65,37 @@ const FRAGMENTED_UNSEEN: f64 = 0.25;
 /// into: each means going over all that was alive.
 const LOOKED_INTO: usize = 100;
 
-/// One out-of-memory.
 #[derive(Clone, Debug)]
-pub struct OutOfMemory {
+pub(crate) struct OutOfMemory {
     /// The state in which it happened.
-    pub moment: Moment,
+    pub(crate) moment: Moment,
     /// What was asked for, rounded.
-    pub size: u64,
+    pub(crate) size: u64,
     /// What the allocator then tried to take from the device.
-    pub segment: u64,
+    pub(crate) segment: u64,
     /// What the device had free.
-    pub device_free: u64,
+    pub(crate) device_free: u64,
     /// Who asked.
-    pub stack: StackId,
+    pub(crate) stack: StackId,
     /// What became of the program.
-    pub outcome: Outcome,
-    /// Why nothing served.
-    pub reason: Reason,
+    pub(crate) outcome: Outcome,
+    pub(crate) reason: Reason,
     /// Whether an earlier round shows what the program had still to do.
-    pub seen_before: bool,
+    pub(crate) seen_before: bool,
     /// Whether the device had room, so that a limit on this process stopped it.
-    pub limited: bool,
+    pub(crate) limited: bool,
     /// Everything reserved, as the asker saw it.
-    pub waste: Waste,
+    pub(crate) waste: Waste,
 }
 
 impl OutOfMemory {
     /// All of a device's, in order.
-    pub fn all(recording: &Recording, device: &Device, history: &History, sources: &Sources) -> Vec<Self> {
+    pub(crate) fn all(
+        recording: &Recording,
+        device: &Device,
+        history: &History,
+        sources: &Sources,
+    ) -> Vec<Self> {
         let settings = &recording.settings;
         let went_on = is_marked_as_survived(recording);
         let events = &device.events;
@@ -140,7 +143,7 @@ impl OutOfMemory {
     }
 
     /// Looks again at why nothing served, with what the program had still to do: as a run without a limit showed (`needs`), or the round before.
-    pub fn look_back(
+    pub(crate) fn look_back(
         &mut self,
         device: &Device,
         history: &History,
@@ -159,14 +162,14 @@ impl OutOfMemory {
     }
 
     /// The least that would have had to be free in addition.
-    pub fn lacks(&self) -> u64 {
+    pub(crate) fn lacks(&self) -> u64 {
         let in_pool = self.size.saturating_sub(self.waste.largest_free);
         // Where no limit stopped it, more room on the device would have served as well.
         if self.limited { in_pool } else { in_pool.min(self.segment.saturating_sub(self.device_free)) }
     }
 
     /// What was free in the pieces that the request could have used, had they been one.
-    pub fn usable_free(&self) -> u64 {
+    pub(crate) fn usable_free(&self) -> u64 {
         self.waste.usable_free
     }
 }

@@ -54,7 +54,6 @@ pub enum Difference {
     Lived,
     /// It holds more or less of a kind at its peak.
     Held {
-        /// Of what.
         kind: Kind,
         /// Bytes here.
         here: u64,
@@ -74,14 +73,12 @@ pub enum Difference {
     Found {
         /// The finding's code.
         code: &'static str,
-        /// Its title.
         title: String,
     },
     /// Something is found there that is not found here.
     NotFound {
         /// The finding's code.
         code: &'static str,
-        /// Its title.
         title: String,
     },
 }

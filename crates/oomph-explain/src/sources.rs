@@ -9,7 +9,7 @@ use oomph_words::is_library_file;
 
 /// What the program was doing when it allocated, as far as the stack shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// No stack. In a recording that has stacks this is autograd's own thread, so the backward pass.
     NoStack,
     /// Building a model, moving it to the device, or loading weights.
@@ -34,61 +34,57 @@ pub enum Phase {
 
 /// What is known of one stack.
 #[derive(Clone, Debug)]
-pub struct StackFacts {
+pub(crate) struct StackFacts {
     /// The program's own innermost line; without one, the innermost Python line.
-    pub place: Option<FrameId>,
+    pub(crate) place: Option<FrameId>,
     /// Whether `place` is the program's own.
-    pub own: bool,
+    pub(crate) own: bool,
     /// The innermost Python frame, library or not; of a library that is built on PyTorch, its own line rather than PyTorch's.
-    pub innermost: Option<FrameId>,
-    /// See [`Phase`].
-    pub phase: Phase,
+    pub(crate) innermost: Option<FrameId>,
+    pub(crate) phase: Phase,
     /// A library's scratch memory, by the names of its C++ frames.
-    pub native_workspace: bool,
+    pub(crate) native_workspace: bool,
     /// Inside `torch.cuda.empty_cache`.
-    pub empty_cache: bool,
+    pub(crate) empty_cache: bool,
     /// Inside an optimizer that works on all tensors at once.
-    pub multi_tensor: bool,
+    pub(crate) multi_tensor: bool,
     /// Inside a loss over classes: cross entropy, log-softmax.
-    pub class_loss: bool,
+    pub(crate) class_loss: bool,
     /// Innermost in a convolution or a recurrent layer, whose scratch memory comes and goes.
-    pub convolution: bool,
+    pub(crate) convolution: bool,
     /// Innermost in PyTorch's linear layer.
-    pub linear: bool,
+    pub(crate) linear: bool,
     /// Innermost in what can be a matrix product, where cuBLAS may take its workspace.
-    pub product: bool,
+    pub(crate) product: bool,
     /// Inside a function that trains.
-    pub training: bool,
+    pub(crate) training: bool,
     /// Inside the making of an object of the program's own classes.
-    pub model_init: bool,
+    pub(crate) model_init: bool,
     /// Inside a deep copy.
-    pub copied: bool,
+    pub(crate) copied: bool,
     /// Inside PyTorch's data parallelism.
-    pub parallel: bool,
+    pub(crate) parallel: bool,
     /// The line that calls the outermost module: where a forward pass begins.
-    pub site: Option<FrameId>,
+    pub(crate) site: Option<FrameId>,
     /// The program's own line at or above `site`.
-    pub own_site: Option<FrameId>,
+    pub(crate) own_site: Option<FrameId>,
     /// Inside `torch.load` or its like.
-    pub loaded: bool,
+    pub(crate) loaded: bool,
     /// Inside attention that is written out: a function, class or file of that name.
-    pub attention: bool,
+    pub(crate) attention: bool,
     /// Inside generation or a cache of keys and values.
-    pub cache: bool,
+    pub(crate) cache: bool,
     /// Names the stack's Python frames: equal for stacks that differ in C++ frames only.
-    pub python: u32,
+    pub(crate) python: u32,
 }
 
 /// Who runs the training loop, as far as a recording's frames show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TrainingLoop {
-    /// The program itself.
+pub(crate) enum TrainingLoop {
     Own,
-    /// Accelerate.
     Accelerate,
     /// The Trainer of transformers.
     Trainer,
-    /// Lightning.
     Lightning,
     /// Something that shards the model: FSDP, DeepSpeed.
     Sharded,
@@ -114,21 +110,21 @@ impl TrainingLoop {
 }
 
 /// The facts of every stack of a recording.
-pub struct Sources {
+pub(crate) struct Sources {
     facts: Vec<StackFacts>,
     /// Whether a frame is of the program's own files: a name may be long, so it is looked at once.
     own: Vec<bool>,
     /// Whether allocations have stacks, so that one without is autograd's.
-    pub has_stacks: bool,
+    pub(crate) has_stacks: bool,
     /// Who runs the training loop. Of several that are seen, the one that decides what `oomph.fit` can do.
-    pub training_loop: TrainingLoop,
+    pub(crate) training_loop: TrainingLoop,
     /// Whether batches are normalised over their samples: parts of them would be other batches.
-    pub batch_norm: bool,
+    pub(crate) batch_norm: bool,
 }
 
 impl Sources {
     /// Looks at every stack once.
-    pub fn of(recording: &Recording) -> Self {
+    pub(crate) fn of(recording: &Recording) -> Self {
         let frames: Vec<FrameFacts> =
             recording.stacks.frames().iter().map(|frame| FrameFacts::of(recording, frame)).collect();
         let mut seen: HashMap<Vec<FrameId>, u32> = HashMap::new();
@@ -160,39 +156,39 @@ impl Sources {
     }
 
     /// The facts of a stack.
-    pub fn of_stack(&self, stack: StackId) -> &StackFacts {
+    pub(crate) fn of_stack(&self, stack: StackId) -> &StackFacts {
         self.facts.get(stack as usize).unwrap_or(&self.facts[NO_STACK as usize])
     }
 
     /// Whether a frame is of the program's own files.
-    pub fn is_own(&self, frame: FrameId) -> bool {
+    pub(crate) fn is_own(&self, frame: FrameId) -> bool {
         self.own.get(frame as usize).copied().unwrap_or(false)
     }
 
     /// Whether any stack of the recording is of this sort.
-    pub fn any(&self, test: impl Fn(&StackFacts) -> bool) -> bool {
+    pub(crate) fn any(&self, test: impl Fn(&StackFacts) -> bool) -> bool {
         self.facts.iter().any(test)
     }
 
     /// Whether two stacks are the same call, as far as Python sees.
-    pub fn same_call(&self, a: StackId, b: StackId) -> bool {
+    pub(crate) fn same_call(&self, a: StackId, b: StackId) -> bool {
         self.of_stack(a).python == self.of_stack(b).python
     }
 
     /// What the program was doing.
-    pub fn phase(&self, stack: StackId) -> Phase {
+    pub(crate) fn phase(&self, stack: StackId) -> Phase {
         self.of_stack(stack).phase
     }
 }
 
 /// Whether a frame is C++ rather than Python.
-pub fn is_native(recording: &Recording, frame: &Frame) -> bool {
+pub(crate) fn is_native(recording: &Recording, frame: &Frame) -> bool {
     let (name, file) = (recording.strings.get(frame.name), recording.strings.get(frame.file));
     is_native_frame(name, file)
 }
 
 /// Whether a frame is the call of a module.
-pub fn is_module_call(recording: &Recording, frame: &Frame) -> bool {
+pub(crate) fn is_module_call(recording: &Recording, frame: &Frame) -> bool {
     MODULE_CALLS.contains(&recording.strings.get(frame.name))
 }
 

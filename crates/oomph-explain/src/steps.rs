@@ -31,34 +31,32 @@ impl Witness {
 
 /// The steps of a recording.
 #[derive(Clone, Debug)]
-pub struct Steps {
+pub(crate) struct Steps {
     /// Where steps begin and end: one more than there are steps.
-    pub boundaries: Vec<Moment>,
-    /// How they were found.
-    pub witness: Witness,
+    pub(crate) boundaries: Vec<Moment>,
+    pub(crate) witness: Witness,
     /// Whether the last one was cut short by the end of the recording.
-    pub last_is_partial: bool,
+    pub(crate) last_is_partial: bool,
 }
 
 impl Steps {
-    /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.boundaries.len() - 1
     }
 
     /// The step that `moment` falls into, from 0.
-    pub fn at(&self, moment: Moment) -> Option<usize> {
+    pub(crate) fn at(&self, moment: Moment) -> Option<usize> {
         let index = self.boundaries.partition_point(|&b| b < moment);
         (index > 0 && index < self.boundaries.len()).then(|| index - 1)
     }
 
     /// A step's moments.
-    pub fn range(&self, step: usize) -> std::ops::Range<Moment> {
+    pub(crate) fn range(&self, step: usize) -> std::ops::Range<Moment> {
         self.boundaries[step]..self.boundaries[step + 1]
     }
 
     /// Finds steps, if there are at least two.
-    pub fn find(recording: &Recording, device: &Device, sources: &Sources) -> Option<Self> {
+    pub(crate) fn find(recording: &Recording, device: &Device, sources: &Sources) -> Option<Self> {
         from_annotations(recording, device)
             .or_else(|| from_optimizer(device, sources))
             .or_else(|| from_loop(recording, device, sources))
@@ -66,7 +64,7 @@ impl Steps {
 }
 
 /// Moments at which an optimizer's step begins, as annotated.
-pub fn optimizer_steps(recording: &Recording, device: &Device) -> Vec<Moment> {
+pub(crate) fn optimizer_steps(recording: &Recording, device: &Device) -> Vec<Moment> {
     annotated(recording, device, Stage::Start)
 }
 

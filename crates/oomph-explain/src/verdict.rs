@@ -18,7 +18,7 @@ fn least_share(weight: Weight) -> f64 {
 }
 
 /// Puts findings in order. If the program died of an out-of-memory, the first one names the cause.
-pub fn join(context: &Context, mut findings: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn join(context: &Context, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(saved(finding)), finding.code));
     let Some(fatal) = findings.iter().position(|finding| finding.code == FATAL) else { return findings };
     let mut fatal = findings.remove(fatal);

@@ -41,13 +41,11 @@ pub struct Waste {
 /// A segment that cannot be given back because of what still lives in it.
 #[derive(Clone, Debug)]
 pub struct FragmentedSegment {
-    /// Where it starts.
     pub address: u64,
     /// Its bytes.
     pub size: u64,
     /// Bytes in holes.
     pub holes: u64,
-    /// Its largest hole.
     pub largest_hole: u64,
     /// Bytes that live in it, by who allocated them.
     pub held_by: Vec<(StackId, u64)>,
@@ -61,7 +59,6 @@ const WORST: usize = 8;
 pub struct Asker {
     /// Index into the device's streams.
     pub stream: u32,
-    /// The pool.
     pub pool: PoolId,
     /// Whether the request is at most 1 MiB; `None` for both.
     pub small: Option<bool>,

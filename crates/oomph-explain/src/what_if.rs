@@ -13,7 +13,7 @@ use oomph_words::bytes;
 use std::cell::OnceCell;
 
 /// A device's recording as it was, replayed: what changes are held against.
-pub struct Replays<'a> {
+pub(crate) struct Replays<'a> {
     replayer: Replayer<'a>,
     /// As recorded, with as much memory as it takes.
     baseline: Replayed,
@@ -27,37 +27,36 @@ pub struct Replays<'a> {
 
 /// A device's recording, ready to be replayed with changes.
 #[derive(Clone, Copy)]
-pub struct WhatIf<'c, 'a> {
+pub(crate) struct WhatIf<'c, 'a> {
     observed: &'c Observed<'a>,
     replays: &'c Replays<'a>,
 }
 
 /// What a change would have saved.
 #[derive(Clone, Debug)]
-pub struct Saved {
+pub(crate) struct Saved {
     /// Of the allocated peak.
-    pub allocated: u64,
+    pub(crate) allocated: u64,
     /// Of the reserved peak.
-    pub reserved: u64,
+    pub(crate) reserved: u64,
     /// The reserved peak with the change.
-    pub reserved_peak: u64,
+    pub(crate) reserved_peak: u64,
     /// The reserved peak without it.
-    pub reserved_before: u64,
+    pub(crate) reserved_before: u64,
     /// Replayed, if the model reproduces the recording; otherwise an estimate.
-    pub basis: Basis,
+    pub(crate) basis: Basis,
 }
 
 /// The batch in parts, one after another.
-pub struct InParts {
-    /// How many.
-    pub parts: u64,
+pub(crate) struct InParts {
+    pub(crate) parts: u64,
     /// What that would have saved.
-    pub saved: Saved,
+    pub(crate) saved: Saved,
 }
 
 impl<'a> Replays<'a> {
     /// Reproduces the recording of a device.
-    pub fn of(observed: &Observed<'a>) -> Self {
+    pub(crate) fn of(observed: &Observed<'a>) -> Self {
         let fatal = observed.fatal().map(|oom| oom.moment);
         let replayer = Replayer::quick(observed.recording, observed.device, observed.history, fatal);
         let baseline = replayer.quickly_under(&replayer.conf, Memory::UNLIMITED);
@@ -95,12 +94,12 @@ impl<'a> Replays<'a> {
 
 impl<'c, 'a> WhatIf<'c, 'a> {
     /// Of a device, with its recording replayed.
-    pub fn of(observed: &'c Observed<'a>, replays: &'c Replays<'a>) -> Self {
+    pub(crate) fn of(observed: &'c Observed<'a>, replays: &'c Replays<'a>) -> Self {
         Self { observed, replays }
     }
 
     /// With other settings, if this version of PyTorch takes them.
-    pub fn setting(&self, conf: &str) -> Option<Saved> {
+    pub(crate) fn setting(&self, conf: &str) -> Option<Saved> {
         let Replays { replayer, baseline, .. } = self.replays;
         let conf = Conf::parse(conf, replayer.version()).ok()?;
         let changed = || replayer.quickly_under(&conf, Memory::UNLIMITED);
@@ -108,12 +107,12 @@ impl<'c, 'a> WhatIf<'c, 'a> {
     }
 
     /// With some allocations of another size: `size` is asked about each, by its event and its size; 0 leaves it out.
-    pub fn resized(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
+    pub(crate) fn resized(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
         self.replays.changed(Change { resize: Some(size), ..Change::default() })
     }
 
     /// With blocks freed earlier: (moment, allocation).
-    pub fn freed_early(&self, frees: impl IntoIterator<Item = (Moment, u32)>) -> Saved {
+    pub(crate) fn freed_early(&self, frees: impl IntoIterator<Item = (Moment, u32)>) -> Saved {
         let all = &self.observed.history.allocations;
         let mut order: Vec<(u32, u32)> = (frees.into_iter())
             .filter(|&(_, index)| all.born(index as usize) > 0)
@@ -124,7 +123,7 @@ impl<'c, 'a> WhatIf<'c, 'a> {
     }
 
     /// The same, with the request that the program died of: held against the recording with that request served.
-    pub fn served(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
+    pub(crate) fn served(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
         let Replays { replayer, served, with_request, .. } = self.replays;
         let events = &self.observed.device.events;
         let fatal = self.observed.fatal().map(|oom| oom.moment as usize);
@@ -145,7 +144,7 @@ impl<'c, 'a> WhatIf<'c, 'a> {
     }
 
     /// Whether an allocation of this kind grows with the batch.
-    pub fn grows_with_the_batch(&self, index: u32, kind: Kind) -> bool {
+    pub(crate) fn grows_with_the_batch(&self, index: u32, kind: Kind) -> bool {
         match kind {
             Kind::Activation | Kind::Input => true,
             Kind::Temporary => {
@@ -158,7 +157,7 @@ impl<'c, 'a> WhatIf<'c, 'a> {
     }
 
     /// With everything that grows with the batch at half its size.
-    pub fn half_batch(&self) -> Saved {
+    pub(crate) fn half_batch(&self) -> Saved {
         let count = self.observed.history.allocations.len() as u32;
         let grows =
             |index: &u32| self.grows_with_the_batch(*index, self.observed.kinds.kind(*index as usize));
@@ -167,7 +166,7 @@ impl<'c, 'a> WhatIf<'c, 'a> {
     }
 
     /// Without some allocations.
-    pub fn without(&self, dropped: &[u32]) -> Saved {
+    pub(crate) fn without(&self, dropped: &[u32]) -> Saved {
         let rows = self.observed.rows_of(dropped.iter().copied());
         self.resized(&|row, size| if rows[row] { 0 } else { size })
     }
@@ -175,7 +174,7 @@ impl<'c, 'a> WhatIf<'c, 'a> {
 
 impl Saved {
     /// Puts it into a finding: the allocated peak counts, the reserved one is mentioned. `with` says what was changed.
-    pub fn add_to(&self, finding: Finding, with: &str, of: &'static str) -> Finding {
+    pub(crate) fn add_to(&self, finding: Finding, with: &str, of: &'static str) -> Finding {
         let finding = if self.reserved > 0 {
             finding.because(format!(
                 "{} {with}, the allocator reserves {} at most instead of {}",

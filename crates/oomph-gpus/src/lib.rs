@@ -8,7 +8,6 @@ pub mod folders;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// A card.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -53,20 +52,10 @@ fn usual_context() -> u64 {
 pub enum CatalogueError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    Read { path: PathBuf, error: std::io::Error },
     /// The file is not a catalogue.
     #[error("{}: {message}", path.display())]
-    Form {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        message: String,
-    },
+    Form { path: PathBuf, message: String },
 }
 
 /// All cards that are known.
@@ -85,7 +74,6 @@ struct File {
 const BUILT_IN: &str = include_str!("../gpus.toml");
 
 impl Catalogue {
-    /// The built-in cards.
     pub fn built_in() -> Self {
         let gpus = toml::from_str::<File>(BUILT_IN).map(|file| file.gpu).unwrap_or_default();
         Self { gpus }
@@ -119,7 +107,6 @@ impl Catalogue {
         Ok(())
     }
 
-    /// All of them.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }

@@ -55,7 +55,6 @@ impl Gate {
         true
     }
 
-    /// Opens it.
     pub fn open(&self) {
         self.closed.store(0, SeqCst);
     }

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 /// What an allocation is known by: addresses, handles of physical memory and arrays are numbers of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// A device address.
     Address(u64),
     /// Physical memory without an address (`cuMemCreate`).
     Physical(u64),
@@ -100,7 +99,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A device's account.
     pub fn account(&mut self, device: usize) -> &mut Account {
         if self.accounts.len() <= device {
             self.accounts.resize(device + 1, Account::default());
@@ -110,7 +108,6 @@ impl Ledger {
         &mut self.accounts[device]
     }
 
-    /// All accounts, by device.
     pub fn accounts(&self) -> &[Account] {
         &self.accounts
     }

@@ -11,7 +11,7 @@
 //! It runs in another program's process: no dependency, no panic, no thread, no output but the report that was asked for.
 //! Where anything is not as expected, calls pass through to the driver.
 
-#![allow(non_snake_case, missing_docs)]
+#![allow(non_snake_case)]
 
 pub mod context;
 pub mod driver;

@@ -49,7 +49,6 @@ pub struct Tool {
 pub struct Answer {
     /// For people: the answer first, then what was said beside it.
     pub text: Vec<String>,
-    /// For programs.
     pub document: Value,
 }
 

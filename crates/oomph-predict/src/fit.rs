@@ -7,10 +7,8 @@ use oomph_gpus::Gpu;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is asked.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// The card.
     pub gpu: &'a Gpu,
     /// What may be used of it, and how that was written; all of it without.
     pub budget: Option<(u64, &'a str)>,
@@ -18,16 +16,12 @@ pub struct Question<'a> {
     pub allow: &'a [String],
 }
 
-/// Whether the step fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Fits {
-    /// Nothing need be done.
     #[serde(rename = "as it is")]
     AsItIs,
-    /// With a plan.
     #[serde(rename = "with a plan")]
     WithAPlan,
-    /// Whatever is done.
     #[serde(rename = "not at all")]
     NotAtAll,
 }
@@ -67,11 +61,8 @@ pub enum Change {
 /// A change to the script.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Line {
-    /// The file.
     pub file: String,
-    /// The first line.
     pub line: u64,
-    /// The last line.
     pub end_line: u64,
     /// Whether they come or go.
     pub kind: Change,
@@ -82,11 +73,9 @@ pub struct Line {
 /// A plan for a step.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Planned {
-    /// Whether it fits.
     pub fits: Fits,
     /// What the script took.
     pub script: Script,
-    /// What there is.
     pub room: Room,
     /// The least budget in which anything would fit; not asked for where it fits as it is.
     pub least_budget: Option<u64>,
@@ -108,10 +97,8 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
-/// No plan.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Refused {
-    /// Why.
     pub why: String,
     /// What to write by hand.
     pub by_hand: String,
@@ -119,13 +106,10 @@ pub struct Refused {
     pub places: Value,
 }
 
-/// What came of it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Answer {
-    /// A plan.
     Planned(Box<Planned>),
-    /// No plan.
     Refused(Refused),
 }
 

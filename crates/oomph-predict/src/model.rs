@@ -54,12 +54,10 @@ impl Way {
     }
 }
 
-/// What is asked.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
     /// A folder, its `config.json`, or a name of the Hub.
     pub model: &'a str,
-    /// How it is used.
     pub way: Way,
     /// Sequences in a batch.
     pub batch: u64,
@@ -72,12 +70,7 @@ pub struct Question<'a> {
 pub enum ModelError {
     /// The model cannot be used like this.
     #[error("{why}")]
-    Refused {
-        /// Why.
-        why: String,
-        /// What to do.
-        hint: String,
-    },
+    Refused { why: String, hint: String },
     /// Its configuration could not be read, and no script was written.
     #[error("the model could not be read: {0}")]
     NotRead(String),
@@ -117,7 +110,6 @@ pub struct Named {
 pub struct Model {
     /// As it was named.
     pub model: String,
-    /// How it is used.
     pub way: Way,
     /// Sequences in a batch.
     pub batch: u64,
@@ -133,7 +125,6 @@ pub struct Model {
     pub left: u64,
     /// Tokens that it takes at most, if its configuration says so.
     pub positions: Option<u64>,
-    /// The script's text.
     pub script: String,
 }
 
@@ -154,11 +145,9 @@ enum Prepared {
 /// What a card takes, and the most that fits on it.
 #[derive(Clone, Debug)]
 pub struct CardSizes {
-    /// The card.
     pub gpu: Gpu,
     /// What the sizes that were asked about need.
     pub needs: Needs,
-    /// Whether they fit.
     pub fits: bool,
     /// The largest batch of sequences of that length; 0 if none fits.
     pub batch: u64,
@@ -192,7 +181,6 @@ impl CardSizes {
 /// A card to answer for.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// The card.
     pub gpu: &'a Gpu,
     /// Whether the largest sizes are run, or taken from a curve.
     pub is_run: bool,
@@ -272,7 +260,6 @@ impl Named {
         }
     }
 
-    /// How it is used.
     pub fn way(&self) -> Way {
         self.way
     }

@@ -68,7 +68,6 @@ impl Named {
 /// A change to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The file.
     pub file: Named,
     /// Its path from the folder that the diff is applied in.
     pub shown: String,
@@ -88,12 +87,7 @@ pub enum PatchError {
     Refused(String),
     /// The interpreter did not do it.
     #[error("{}: {error}", python.display())]
-    Python {
-        /// The interpreter.
-        python: PathBuf,
-        /// Why.
-        error: String,
-    },
+    Python { python: PathBuf, error: String },
     /// No interpreter.
     #[error(transparent)]
     Installed(#[from] InstalledError),
@@ -173,7 +167,6 @@ pub fn rewrite(python: &Path, patch: &Patch, file: Named, folder: &Path) -> Resu
 /// How far a program came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// How it ended.
     pub status: Status,
     /// Optimizer steps.
     pub steps: u64,
@@ -194,7 +187,6 @@ impl Reached {
 /// What came of a change.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// The card.
     pub gpu: Gpu,
     /// The program, as it would be typed.
     pub program: String,
@@ -262,19 +254,9 @@ pub fn try_in_turn(
 #[derive(Debug)]
 pub enum Tried {
     /// The program runs with one of them.
-    Runs {
-        /// Which.
-        place: usize,
-        /// What came of it.
-        checked: Box<Checked>,
-    },
+    Runs { place: usize, checked: Box<Checked> },
     /// One could not be checked, and the program runs with none of the others.
-    NotChecked {
-        /// Which.
-        place: usize,
-        /// Why.
-        error: PredictError,
-    },
+    NotChecked { place: usize, error: PredictError },
     /// It runs with none: what it died of with the first.
     Breaks {
         /// The program's own error.

@@ -117,12 +117,9 @@ pub fn ways(program: &Program, choices: &[Choice]) -> Vec<Way> {
     all
 }
 
-/// What is looked for.
 #[derive(Debug)]
 pub struct Wanted<'a> {
-    /// The ways.
     pub ways: &'a [Way],
-    /// The cards.
     pub gpus: &'a [Gpu],
     /// Numbers of ranks that may be taken, the least first.
     pub counts: &'a [Ranks],
@@ -133,16 +130,13 @@ pub struct Wanted<'a> {
 pub struct Row {
     /// The number of the way.
     pub way: usize,
-    /// The card.
     pub gpu: Gpu,
-    /// How it went.
     pub found: Found,
 }
 
 /// The least number of cards, or why there is none.
 #[derive(Debug)]
 pub enum Found {
-    /// It fits.
     Fits {
         /// How many ranks, a card for each.
         ranks: Ranks,

@@ -14,10 +14,8 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Whether it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
     Fits,
     /// It runs out of memory.
     DoesNotFit,
@@ -30,11 +28,9 @@ pub enum Verdict {
 pub struct Uncertain {
     /// For scripts: `branch`, `size`, `growth`, `batches`, `not_reached`, `made_up`, `estimate`, `note`.
     pub what: String,
-    /// In words.
     pub why: String,
     /// File, line and function, if it is a line's doing.
     pub place: Option<(String, u32, String)>,
-    /// How often.
     pub count: u64,
 }
 
@@ -72,13 +68,10 @@ pub struct Needs {
 pub struct Prediction {
     /// As it would be typed.
     pub program: String,
-    /// The card.
     pub gpu: Gpu,
     /// The rank, of several.
     pub world: Option<World>,
-    /// Whether it fits.
     pub verdict: Verdict,
-    /// How the program ended.
     pub status: Status,
     /// What it died of.
     pub error: Option<String>,
@@ -86,7 +79,6 @@ pub struct Prediction {
     pub steps: u64,
     /// Forwards, where there was no optimizer.
     pub forwards: u64,
-    /// What it came to.
     pub reached: Reached,
     /// Whether it was stopped because its time was up.
     pub timed_out: bool,
@@ -126,7 +118,6 @@ pub struct Prediction {
     pub conf: String,
     /// What there is to say about the recording.
     pub explanation: Explanation,
-    /// The recording.
     pub recording: Arc<Recording>,
 }
 
@@ -136,7 +127,6 @@ pub enum PredictError {
     /// The program did not run.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// It used no GPU.
     #[error("the program used no GPU: it never called torch.cuda")]
     NoGpu {
         /// A command that it started, or became.

@@ -25,7 +25,6 @@ const ROUNDS: usize = 6;
 /// How many ranks there are, and how many of them on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// All of them.
     pub size: u32,
     /// On each machine.
     pub per_node: u32,

@@ -35,22 +35,18 @@ const DEAF: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A file.
     Script,
     /// A module, as `python -m` takes it.
     Module,
-    /// A Jupyter notebook.
     Notebook,
 }
 
 /// A program to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What it is.
     pub kind: Kind,
     /// The file or the module.
     pub target: OsString,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
@@ -67,9 +63,7 @@ impl Program {
 /// One of several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct World {
-    /// How many there are.
     pub size: u32,
-    /// Which it is.
     pub rank: u32,
     /// How many are on one machine.
     pub per_node: u32,
@@ -140,26 +134,19 @@ pub struct DeviceFacts {
 /// A line that read a value which only a GPU would have computed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ReadFact {
-    /// The file.
     pub file: String,
-    /// The line.
     pub line: u32,
-    /// The function.
     pub function: String,
     /// `read`, `branch` or `size`.
     pub what: String,
-    /// In words.
     pub detail: String,
-    /// How often.
     pub count: u64,
 }
 
 /// A call without a model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct CallFact {
-    /// The function.
     pub name: String,
-    /// How often.
     pub count: u64,
 }
 
@@ -168,14 +155,12 @@ pub struct CallFact {
 pub struct SpentFact {
     /// Bytes, at most.
     pub bytes: u64,
-    /// Seconds.
     pub seconds: f64,
 }
 
 /// Workspaces of convolutions that were estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct EstimatedFact {
-    /// How many.
     pub count: u64,
     /// The largest, as it was allocated.
     pub largest: u64,
@@ -221,7 +206,6 @@ impl LongestBatch {
 /// What a program was fed with, where that differs from step to step or the longest was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Batches {
-    /// Whether shapes differ.
     pub vary: bool,
     /// Whether a data loader gave them.
     pub loader: bool,
@@ -267,7 +251,6 @@ pub struct Communicators {
     pub ranks: u32,
     /// How many of them are on the machine of this rank.
     pub on_one_machine: u32,
-    /// How many there are.
     pub count: u64,
 }
 
@@ -303,7 +286,6 @@ pub struct StepFact {
 /// What is taken by chance: by how far the card is behind when something is freed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ChanceFact {
-    /// In words.
     pub why: String,
     /// Bytes that it may be less.
     pub less: u64,
@@ -325,20 +307,17 @@ pub struct Torch {
 /// What the program left behind, beside its recording.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Facts {
-    /// How it ended.
     pub status: Status,
     /// Optimizer steps.
     pub steps: u64,
     /// Forwards, where there was no optimizer.
     pub forwards: u64,
-    /// What it came to.
     #[serde(default)]
     pub reached: Reached,
     /// What it died of.
     pub error: Option<String>,
     /// Whether it used the GPU at all.
     pub cuda: bool,
-    /// One for each device.
     #[serde(default)]
     pub devices: Vec<DeviceFacts>,
     /// Lines that read what is not known.
@@ -432,7 +411,6 @@ impl Among {
 pub struct Received {
     /// Of which rank.
     pub source: u32,
-    /// Which message.
     pub name: String,
     /// What was in it; none where that was not known.
     pub digest: Option<String>,
@@ -510,9 +488,7 @@ impl Values {
 /// A program that has run.
 #[derive(Debug)]
 pub struct Ran {
-    /// What it left.
     pub facts: Facts,
-    /// How long it took.
     pub time: Duration,
     /// Which PyTorch it had.
     pub(crate) torch: Torch,
@@ -539,26 +515,13 @@ pub enum RunError {
     Stage(#[from] StageError),
     /// A file could not be written or read.
     #[error("{}: {error}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
     /// The interpreter did not start.
     #[error("{}: {error}", python.display())]
-    Start {
-        /// The interpreter.
-        python: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Start { python: PathBuf, error: io::Error },
     /// oomph was asked to end.
     #[error("interrupted by signal {signal}")]
-    Interrupted {
-        /// By which signal.
-        signal: i32,
-    },
+    Interrupted { signal: i32 },
     /// Signals cannot be listened to.
     #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
@@ -569,7 +532,6 @@ pub enum RunError {
         words(last_words)
     )]
     Died {
-        /// How.
         status: ExitStatus,
         /// The end of what it printed, where that was kept.
         last_words: String,

@@ -12,7 +12,6 @@ pub enum Range {
     Between(u64, u64),
     /// Doubled from one until it does not fit.
     From(u64),
-    /// These.
     These(Vec<u64>),
 }
 
@@ -21,7 +20,6 @@ pub enum Range {
 pub struct Sweep {
     /// As the program takes it: `--batch-size`, or `batch_size` for `batch_size=8`.
     pub argument: String,
-    /// Its values.
     pub range: Range,
 }
 
@@ -79,9 +77,7 @@ impl Sweep {
 /// A value that was tried.
 #[derive(Debug)]
 pub struct Tried {
-    /// The value.
     pub value: u64,
-    /// What happened.
     pub prediction: Prediction,
 }
 

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 const LEFT_ALONE: [&str; 5] = ["linux-vdso", "ld-linux", "libc.so", "libpthread", "liboomph_"];
 
 /// Whether everybody finds our functions first.
-pub fn is_preloaded() -> bool {
+pub(crate) fn is_preloaded() -> bool {
     definitions::is_ours(definitions::called_by_all(c"malloc"))
 }
 
@@ -20,7 +20,7 @@ pub fn is_preloaded() -> bool {
 static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Leads the calls of every library that is loaded now to ours. Whether any was, now or before.
-pub fn redirect() -> bool {
+pub(crate) fn redirect() -> bool {
     let Ok(mut seen) = SEEN.lock() else { return false };
     let is_first = seen.is_empty();
     // Some entries lead to the function, some to the program's stub.

@@ -49,18 +49,18 @@ fn known(address: usize) -> Option<Known> {
 }
 
 /// How long the function is that is at an address, if its library says so.
-pub fn size(address: usize) -> Option<usize> {
+pub(crate) fn size(address: usize) -> Option<usize> {
     known(address)?.size
 }
 
 /// Whether an address is in this library. A function's own name does not say: it stands for what everybody finds.
-pub fn is_ours(address: usize) -> bool {
+pub(crate) fn is_ours(address: usize) -> bool {
     let library_of = |address| known(address).map(|known| known.library);
     address != 0 && library_of(address) == library_of(is_ours as *const () as usize)
 }
 
 /// The function that everybody calls by this name; 0 if there is none.
-pub fn called_by_all(name: &CStr) -> usize {
+pub(crate) fn called_by_all(name: &CStr) -> usize {
     match found_by_all(name) {
         stub if known(stub).is_some_and(|known| known.is_stub) => {
             defined_by_a_library(name).unwrap_or_else(|| next(name))
@@ -70,13 +70,13 @@ pub fn called_by_all(name: &CStr) -> usize {
 }
 
 /// What the loader finds by this name: the function, or the program's stub.
-pub fn found_by_all(name: &CStr) -> usize {
+pub(crate) fn found_by_all(name: &CStr) -> usize {
     // SAFETY: a string of C's.
     unsafe { dlsym(ANY, name.as_ptr()) as usize }
 }
 
 /// The function of this name that comes after ours.
-pub fn next(name: &CStr) -> usize {
+pub(crate) fn next(name: &CStr) -> usize {
     // SAFETY: a string of C's.
     unsafe { dlsym(NEXT, name.as_ptr()) as usize }
 }

@@ -21,7 +21,7 @@ unsafe extern "C" {
 }
 
 /// From this size on each block is recorded.
-pub const LARGE: usize = 64 << 10;
+pub(crate) const LARGE: usize = 64 << 10;
 const NO_MEMORY: c_int = 12;
 
 type Pointer = *mut c_void;
@@ -67,7 +67,7 @@ macro_rules! next {
             $(
                 #[allow(non_snake_case)]
                 #[inline]
-                pub fn $place() -> Option<unsafe extern "C" fn($($argument),*) -> $result> {
+                pub(crate) fn $place() -> Option<unsafe extern "C" fn($($argument),*) -> $result> {
                     // SAFETY: the function of this name has this type, by the C library's manual.
                     super::$place.get().map(|address| unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($argument),*) -> $result>(address) })
                 }
@@ -99,7 +99,7 @@ macro_rules! functions {
             /// As the C library's.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 naked_asm!($($code),+, sym $to)
             }
         )*
@@ -107,13 +107,13 @@ macro_rules! functions {
             use super::*;
             $(
                 #[unsafe(naked)]
-                pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                     naked_asm!($($code),+, sym $to)
                 }
             )*
         }
         /// Each name, and where ours is.
-        pub fn all() -> impl Iterator<Item = (&'static CStr, usize)> {
+        pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, usize)> {
             [$((const { c_name(concat!(stringify!($name), "\0")) }, here::$name as *const () as usize)),*].into_iter()
         }
     };
@@ -191,7 +191,7 @@ fn unnoticed<T>(work: impl FnOnce() -> T) -> T {
 
 /// Notes a block that was given to `caller`.
 #[inline]
-pub fn given(scope: &Scope, block: Pointer, size: usize, small: How, caller: usize) {
+pub(crate) fn given(scope: &Scope, block: Pointer, size: usize, small: How, caller: usize) {
     if block.is_null() {
         return;
     }
@@ -204,7 +204,7 @@ pub fn given(scope: &Scope, block: Pointer, size: usize, small: How, caller: usi
 
 #[cold]
 #[inline(never)]
-pub fn begin(address: usize, size: u64, how: How, caller: usize) {
+pub(crate) fn begin(address: usize, size: u64, how: How, caller: usize) {
     if session::is_recording() {
         unnoticed(|| {
             let origin = Origin::here(caller);
@@ -215,13 +215,13 @@ pub fn begin(address: usize, size: u64, how: How, caller: usize) {
 
 #[cold]
 #[inline(never)]
-pub fn end(address: usize) -> Option<Block> {
+pub(crate) fn end(address: usize) -> Option<Block> {
     unnoticed(|| session::with(|recorder| recorder.end(address)).flatten())
 }
 
 /// Gives back a block, by whoever `give_back` is. Noted before: after it the address is somebody else's.
 #[inline]
-pub fn given_back(block: Pointer, give_back: impl FnOnce()) {
+pub(crate) fn given_back(block: Pointer, give_back: impl FnOnce()) {
     if may_hold(block as usize)
         && !block.is_null()
         && let Some(_scope) = Scope::enter()
@@ -235,7 +235,7 @@ pub fn given_back(block: Pointer, give_back: impl FnOnce()) {
 
 /// Changes a block's size, by whoever `change` is, and notes it.
 #[inline]
-pub fn changed(
+pub(crate) fn changed(
     scope: &Scope,
     block: Pointer,
     size: usize,

@@ -9,16 +9,15 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The file.
-pub struct Keeper(PathBuf);
+pub(crate) struct Keeper(PathBuf);
 
 impl Keeper {
-    pub fn new(path: &CStr) -> Self {
+    pub(crate) fn new(path: &CStr) -> Self {
         Self(OsStr::from_bytes(path.to_bytes()).into())
     }
 
     /// Whether nobody is there any more. Where that cannot be found out, somebody is.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         match std::fs::File::open(&self.0) {
             Ok(file) => is_unlocked(&file),
             Err(error) => error.kind() == ErrorKind::NotFound,

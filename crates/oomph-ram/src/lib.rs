@@ -18,10 +18,11 @@ mod elf;
 mod file;
 mod hooks;
 mod keeper;
-#[allow(dead_code)] // a reader needs more of it
+#[allow(dead_code, unreachable_pub)] // a reader needs more of it, and shows it
 #[path = "../../oomph-trace/src/layout.rs"]
 mod layout;
 mod libraries;
+#[allow(unreachable_pub)] // shown by the crate whose file it is
 #[path = "../../oomph-words/src/library_code.rs"]
 mod library_code;
 mod live;
@@ -56,7 +57,7 @@ use std::ffi::{CStr, c_char, c_int};
 /// What `places` takes of the other recorder's: nothing is said here while the process runs.
 #[allow(dead_code)]
 mod status {
-    pub const MOST_LINES: usize = 0;
+    pub(crate) const MOST_LINES: usize = 0;
 }
 
 /// Learns how this Python lays out its frames, and stands before its allocators. With the interpreter's lock, from a Python function. 0: lines are known from now on.
@@ -123,7 +124,6 @@ pub unsafe extern "C" fn oomph_ram_while(path: *const c_char) -> c_int {
     0
 }
 
-/// Writes what is pending.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_flush() -> c_int {
     let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
@@ -139,7 +139,6 @@ pub extern "C" fn oomph_ram_step() -> c_int {
     0
 }
 
-/// Ends the recording.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_stop() -> c_int {
     let Some(_scope) = scope::Scope::enter() else { return session::BUSY };

@@ -23,7 +23,7 @@ struct Mapped {
 
 /// Libraries by the addresses of their code.
 #[derive(Default)]
-pub struct Libraries {
+pub(crate) struct Libraries {
     ranges: Vec<Mapped>,
     paths: Vec<String>,
     /// Pages of code that is in no library.
@@ -34,12 +34,12 @@ pub struct Libraries {
 
 impl Libraries {
     /// The number of the library, from 1 on; 0 for none.
-    pub fn of(&mut self, address: usize) -> u32 {
+    pub(crate) fn of(&mut self, address: usize) -> u32 {
         self.place(address).0
     }
 
     /// The same, and where in its file the address is.
-    pub fn place(&mut self, address: usize) -> (u32, usize) {
+    pub(crate) fn place(&mut self, address: usize) -> (u32, usize) {
         if let Some(place) = self.known(address) {
             return place;
         }
@@ -63,8 +63,7 @@ impl Libraries {
         })
     }
 
-    /// Its path.
-    pub fn path(&self, number: u32) -> Option<&str> {
+    pub(crate) fn path(&self, number: u32) -> Option<&str> {
         self.paths.get((number as usize).checked_sub(1)?).map(String::as_str)
     }
 

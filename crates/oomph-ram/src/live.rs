@@ -18,27 +18,27 @@ fn place(address: usize) -> &'static AtomicU8 {
 
 /// Whether a block at this address may be live. Whoever frees it got it from whoever was given it, so what that one noted is seen here.
 #[inline]
-pub fn may_hold(address: usize) -> bool {
+pub(crate) fn may_hold(address: usize) -> bool {
     place(address).load(Relaxed) != 0
 }
 
 /// What is known of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub(crate) struct Block {
     /// Its number in the file: no two that are live have the same.
-    pub number: u64,
+    pub(crate) number: u64,
     /// The bytes that it stands for.
-    pub size: u64,
-    pub stack: u32,
+    pub(crate) size: u64,
+    pub(crate) stack: u32,
     /// A number of [`crate::layout::How`].
-    pub kind: u8,
+    pub(crate) kind: u8,
     /// Where its row is, if that was not written yet: in which round, and which.
-    pub row: (u32, u32),
+    pub(crate) row: (u32, u32),
 }
 
 /// Blocks and mapped ranges.
 #[derive(Default)]
-pub struct Live {
+pub(crate) struct Live {
     blocks: Map<u64, Block>,
     /// By their beginnings; they do not overlap.
     ranges: BTreeMap<usize, (usize, Block)>,
@@ -46,22 +46,22 @@ pub struct Live {
 
 impl Live {
     /// Whether one more can be kept without asking for memory that is not there.
-    pub fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         self.blocks.len() < self.blocks.capacity() || self.blocks.try_reserve(1).is_ok()
     }
 
     /// Another number for a block.
-    pub fn renumber(&mut self, address: u64, number: u64) {
+    pub(crate) fn renumber(&mut self, address: u64, number: u64) {
         if let Some(block) = self.blocks.get_mut(&address) {
             block.number = number;
         }
     }
 
-    pub fn size_of(&self, address: usize) -> Option<u64> {
+    pub(crate) fn size_of(&self, address: usize) -> Option<u64> {
         self.blocks.get(&(address as u64)).map(|block| block.size)
     }
 
-    pub fn insert(&mut self, address: usize, block: Block) -> Option<Block> {
+    pub(crate) fn insert(&mut self, address: usize, block: Block) -> Option<Block> {
         let before = self.blocks.insert(address as u64, block);
         if before.is_none() {
             let _ = place(address).fetch_update(Relaxed, Relaxed, |count| Some(count.saturating_add(1)));
@@ -69,19 +69,19 @@ impl Live {
         before
     }
 
-    pub fn remove(&mut self, address: usize) -> Option<Block> {
+    pub(crate) fn remove(&mut self, address: usize) -> Option<Block> {
         let block = self.blocks.remove(&(address as u64))?;
         // A count that has once been as high as it can be stays: how many there are is not known any more.
         let _ = place(address).fetch_update(Relaxed, Relaxed, |count| (count != u8::MAX).then(|| count - 1));
         Some(block)
     }
 
-    pub fn map(&mut self, address: usize, size: usize, block: Block) {
+    pub(crate) fn map(&mut self, address: usize, size: usize, block: Block) {
         self.ranges.insert(address, (size, block));
     }
 
     /// Mapped ranges of at least so many bytes, and what is known of them.
-    pub fn ranges_from(&mut self, least: usize) -> impl Iterator<Item = (usize, usize, &mut Block)> {
+    pub(crate) fn ranges_from(&mut self, least: usize) -> impl Iterator<Item = (usize, usize, &mut Block)> {
         self.ranges
             .iter_mut()
             .filter(move |(_, (size, _))| *size >= least)
@@ -89,7 +89,7 @@ impl Live {
     }
 
     /// Takes out what is mapped in a range: each piece with its address, its bytes and what is known of it. What lies before and behind stays.
-    pub fn unmap(&mut self, address: usize, size: usize) -> Vec<(usize, usize, Block)> {
+    pub(crate) fn unmap(&mut self, address: usize, size: usize) -> Vec<(usize, usize, Block)> {
         let end = address.saturating_add(size);
         let first = self.ranges.range(..=address).next_back().map_or(address, |(begin, _)| *begin);
         let touched: Vec<usize> = self
@@ -106,6 +106,6 @@ impl Live {
 }
 
 /// In a forked child, whose recording begins with nothing.
-pub fn forget_all() {
+pub(crate) fn forget_all() {
     FILTER.iter().for_each(|count| count.store(0, Relaxed));
 }

@@ -39,19 +39,19 @@ static MEMORY: Own = Own {
 static LOW: AtomicBool = AtomicBool::new(false);
 
 /// Whether the recorder must stop asking for memory.
-pub fn is_low() -> bool {
+pub(crate) fn is_low() -> bool {
     LOW.load(Ordering::Relaxed)
 }
 
 /// In a forked child, where whoever was in the middle of an allocation is gone: what had come back is left, and new chunks are begun.
-pub fn begin_anew() {
+pub(crate) fn begin_anew() {
     // SAFETY: the child's only thread.
     unsafe { *MEMORY.free.get() = Free { lists: [0; CLASSES], chunk: 0, left: 0 } };
     MEMORY.unlock();
 }
 
 /// In a forked child whose thread is in the middle of one of our calls, which goes on.
-pub fn let_go() {
+pub(crate) fn let_go() {
     MEMORY.unlock();
 }
 

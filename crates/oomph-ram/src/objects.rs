@@ -43,7 +43,7 @@ static DONE: AtomicBool = AtomicBool::new(false);
 static PYTHON: AtomicUsize = AtomicUsize::new(0);
 
 /// Stands before Python's allocators. With the interpreter's lock.
-pub fn stand_before() {
+pub(crate) fn stand_before() {
     let (Some(get), Some(set)) = (elf::find(c"PyMem_GetAllocator"), elf::find(c"PyMem_SetAllocator")) else {
         return;
     };

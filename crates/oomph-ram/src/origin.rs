@@ -28,7 +28,7 @@ static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 static EVALUATES: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
 
 /// Frames of C are kept from now on.
-pub fn want_calls() {
+pub(crate) fn want_calls() {
     let place = _Unwind_Backtrace as *const () as usize;
     let unwinder = crate::elf::libraries().into_iter().find(|library| library.addresses.contains(&place));
     // Where it is not known, it might be waited for.
@@ -39,7 +39,7 @@ pub fn want_calls() {
 }
 
 /// After a fork, in the child.
-pub fn in_the_child() {
+pub(crate) fn in_the_child() {
     if INSIDE.swap(0, Relaxed) > 0 {
         IS_LOCKED.store(true, Relaxed);
         IS_WANTED.store(false, Relaxed);
@@ -47,7 +47,7 @@ pub fn in_the_child() {
 }
 
 /// Learns where the interpreter runs Python's code.
-pub fn learn() {
+pub(crate) fn learn() {
     let Some(begin) = crate::elf::find(c"_PyEval_EvalFrameDefault") else { return };
     if let Some(size) = crate::definitions::size(begin) {
         EVALUATES.0.store(begin, Relaxed);
@@ -56,7 +56,7 @@ pub fn learn() {
 }
 
 /// Addresses that calls of C return to, innermost first.
-pub struct Calls {
+pub(crate) struct Calls {
     places: [usize; MOST],
     count: usize,
 }
@@ -82,7 +82,7 @@ impl Calls {
         calls
     }
 
-    pub fn get(&self) -> &[usize] {
+    pub(crate) fn get(&self) -> &[usize] {
         self.places.get(..self.count).unwrap_or_default()
     }
 
@@ -108,21 +108,21 @@ extern "C" fn step(context: *mut c_void, calls: *mut c_void) -> c_int {
 }
 
 /// Who has asked.
-pub struct Origin {
-    pub stack: Stack,
+pub(crate) struct Origin {
+    pub(crate) stack: Stack,
     /// Where the function returns to that gave the memory: in the library that asked.
-    pub caller: usize,
-    pub calls: Calls,
+    pub(crate) caller: usize,
+    pub(crate) calls: Calls,
 }
 
 impl Origin {
     #[inline]
-    pub fn here(caller: usize) -> Self {
+    pub(crate) fn here(caller: usize) -> Self {
         Self { stack: python::walk_both_ends(), caller, calls: Calls::here(caller) }
     }
 
     /// Of the frames of Python and of C.
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.stack.hash ^ self.calls.hash()
     }
 }

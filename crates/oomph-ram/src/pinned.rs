@@ -28,7 +28,7 @@ static NEXT_FREE: AtomicUsize = AtomicUsize::new(0);
 static LIBRARY: AtomicUsize = AtomicUsize::new(0);
 
 /// Once PyTorch is loaded.
-pub fn stand_before() {
+pub(crate) fn stand_before() {
     if NEXT_ALLOC.load(Relaxed) != 0 {
         return;
     }

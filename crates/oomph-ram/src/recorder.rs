@@ -56,7 +56,7 @@ const GENERATED: &str = "generated code";
 /// Microseconds between two readings for pages of files that go.
 const FILES_GO: i64 = 1_000;
 
-pub struct Recorder {
+pub(crate) struct Recorder {
     tables: Tables,
     libraries: Libraries,
     /// The number of each stack, by its hash and that of the library that asked.
@@ -96,11 +96,11 @@ pub struct Recorder {
 }
 
 /// Where a recording goes, and how long it may become.
-pub struct Place {
-    pub path: CString,
-    pub most: u64,
+pub(crate) struct Place {
+    pub(crate) path: CString,
+    pub(crate) most: u64,
     /// Whether there is a file even if the process holds nothing worth one: that of the program itself.
-    pub at_once: bool,
+    pub(crate) at_once: bool,
 }
 
 /// Microseconds since 1970 that never go back, whoever sets the clock.
@@ -120,14 +120,13 @@ impl Clock {
     }
 }
 
-/// This process.
 fn process() -> c_int {
     // SAFETY: it always succeeds.
     unsafe { getpid() }
 }
 
 impl Recorder {
-    pub fn new(place: Place) -> Self {
+    pub(crate) fn new(place: Place) -> Self {
         let clock = Clock::new();
         Self {
             tables: Tables::new(),
@@ -158,17 +157,17 @@ impl Recorder {
     }
 
     /// Begins the file now. The error is the operating system's.
-    pub fn create(&mut self) -> Result<(), c_int> {
+    pub(crate) fn create(&mut self) -> Result<(), c_int> {
         self.file = Some(File::create(&self.place.path, self.place.most, Owner::Nobody)?);
         self.write();
         Ok(())
     }
 
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         u64::try_from(self.round.total()).unwrap_or(0)
     }
 
-    pub fn most_held(&self) -> u64 {
+    pub(crate) fn most_held(&self) -> u64 {
         u64::try_from(self.most).unwrap_or(0)
     }
 
@@ -177,7 +176,7 @@ impl Recorder {
         Block { number: self.numbers, size, stack, kind, row: self.round.next() }
     }
 
-    pub fn begin(&mut self, address: usize, size: u64, how: How, origin: &Origin) {
+    pub(crate) fn begin(&mut self, address: usize, size: u64, how: How, origin: &Origin) {
         if self.is_short() {
             return;
         }
@@ -227,16 +226,16 @@ impl Recorder {
         frames
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    pub fn keep_by(&mut self, keeper: Keeper) {
+    pub(crate) fn keep_by(&mut self, keeper: Keeper) {
         self.keeper = Some(keeper);
     }
 
     /// Whether whoever has begun it is no longer there.
-    pub fn is_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         self.keeper.as_ref().is_some_and(Keeper::is_gone)
     }
 
@@ -264,7 +263,7 @@ impl Recorder {
     }
 
     /// What was known of a block that is about to be given back.
-    pub fn end(&mut self, address: usize) -> Option<Block> {
+    pub(crate) fn end(&mut self, address: usize) -> Option<Block> {
         let time = self.clock.now();
         if let Some(size) = self.live.size_of(address) {
             // Before it is noted: its pages are still there, and are counted.
@@ -281,13 +280,13 @@ impl Recorder {
     }
 
     /// A block that was not given back after all.
-    pub fn take_back(&mut self, address: usize, block: Block) {
+    pub(crate) fn take_back(&mut self, address: usize, block: Block) {
         let how = How::from_number(block.kind).unwrap_or(How::Large);
         self.note(address, block.size, how, block.stack);
     }
 
     /// `is_there`: whether all its pages are there already. Of a large range none is, else.
-    pub fn map(&mut self, address: usize, size: usize, how: How, is_there: bool, origin: &Origin) {
+    pub(crate) fn map(&mut self, address: usize, size: usize, how: How, is_there: bool, origin: &Origin) {
         if self.is_short() {
             return;
         }
@@ -355,7 +354,7 @@ impl Recorder {
     }
 
     /// A range is about to be given back to the kernel. Of pages of a file, which are nothing that is recorded, the kernel is asked before they go: its high-water mark has them too.
-    pub fn give_back(&mut self, address: usize, size: usize) {
+    pub(crate) fn give_back(&mut self, address: usize, size: usize) {
         let is_known = self.unmap(address, size).is_some();
         let is_worth_it = !is_known && size as u64 >= MUCH && self.file.is_some() && !self.is_over;
         let time = self.clock.now();
@@ -366,7 +365,7 @@ impl Recorder {
     }
 
     /// What was mapped there, if anything was recorded.
-    pub fn unmap(&mut self, address: usize, size: usize) -> Option<Block> {
+    pub(crate) fn unmap(&mut self, address: usize, size: usize) -> Option<Block> {
         let end = address.saturating_add(size);
         let mut first = None;
         for (begin, length, mut block) in self.live.unmap(address, size) {
@@ -394,7 +393,7 @@ impl Recorder {
     }
 
     /// The same pages at another place, or more of them.
-    pub fn remap(&mut self, old: (usize, usize), new: (usize, usize)) {
+    pub(crate) fn remap(&mut self, old: (usize, usize), new: (usize, usize)) {
         if let Some(block) = self.unmap(old.0, old.1) {
             self.unmap(new.0, new.1);
             let bytes = self.pages.bytes(new.0, new.1);
@@ -444,7 +443,7 @@ impl Recorder {
         self.round.forget();
     }
 
-    pub fn write(&mut self) {
+    pub(crate) fn write(&mut self) {
         if self.is_over || memory::is_low() {
             return;
         }
@@ -486,7 +485,7 @@ impl Recorder {
     }
 
     /// A step of the program has ended. That is noted with all that is held then, so that two steps can be compared exactly: of the first ones each time, of fast ones as often as is written anyway.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.steps += 1;
         let time = self.clock.now();
         if self.steps > FIRST_STEPS && time - self.stepped < self.every() {
@@ -508,7 +507,7 @@ impl Recorder {
         self.give_up();
     }
 
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.write();
         self.complete();
     }

@@ -5,20 +5,20 @@ use std::io::Read;
 
 /// Bytes, as `/proc/self/status` has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resident {
+pub(crate) struct Resident {
     /// Memory of its own: what the machine can only take back by swapping.
-    pub anonymous: u64,
+    pub(crate) anonymous: u64,
     /// Pages of files: what the machine can read again.
-    pub of_files: u64,
+    pub(crate) of_files: u64,
     /// Shared memory.
-    pub shared: u64,
+    pub(crate) shared: u64,
     /// On the disk.
-    pub swapped: u64,
+    pub(crate) swapped: u64,
     /// The highest of all pages that were ever there at once.
-    pub most: u64,
+    pub(crate) most: u64,
 }
 
-pub fn now() -> Option<Resident> {
+pub(crate) fn now() -> Option<Resident> {
     let mut text = [0u8; 4096];
     let length = File::open("/proc/self/status").ok()?.read(&mut text).ok()?;
     read(std::str::from_utf8(text.get(..length)?).ok()?)

@@ -11,7 +11,7 @@ const MEAN: f64 = SAMPLED_EVERY as f64;
 
 /// A thread's way to its next sample. It may begin as zeros.
 #[derive(Default)]
-pub struct Sampler {
+pub(crate) struct Sampler {
     /// Bytes until then.
     left: Cell<i64>,
     /// Of the generator; 0 before the first draw.
@@ -21,7 +21,7 @@ pub struct Sampler {
 impl Sampler {
     /// What a request stands for, if it is a sample.
     #[inline]
-    pub fn passes(&self, size: usize) -> Option<u64> {
+    pub(crate) fn passes(&self, size: usize) -> Option<u64> {
         let left = self.left.get() - size as i64;
         self.left.set(left);
         if left >= 0 { None } else { self.hit(size) }

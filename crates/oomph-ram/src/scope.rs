@@ -51,12 +51,12 @@ fn own() -> &'static Thread {
 }
 
 /// A call that is not within another of ours. What the allocator and the recorder do until it is over is not recorded.
-pub struct Scope(*const Thread);
+pub(crate) struct Scope(*const Thread);
 
 impl Scope {
     /// None where the thread is inside already: the allocator's own calls, the recorder's, a signal's handler between them.
     #[inline]
-    pub fn enter() -> Option<Self> {
+    pub(crate) fn enter() -> Option<Self> {
         let place = thread();
         // SAFETY: this thread's own, which is there as long as the thread; a scope does not leave its thread.
         let is_inside = unsafe { &(*place).is_inside };
@@ -66,7 +66,7 @@ impl Scope {
 
     /// What a small request stands for, if it is a sample.
     #[inline]
-    pub fn sample(&self, size: usize) -> Option<u64> {
+    pub(crate) fn sample(&self, size: usize) -> Option<u64> {
         // SAFETY: as above.
         unsafe { &(*self.0).sampler }.passes(size)
     }
@@ -81,25 +81,24 @@ impl Drop for Scope {
 }
 
 /// Begins a fork: until [`after_fork`] the thread is inside, so that whatever is called meanwhile, by a signal's handler too, waits for nothing. False where it was inside already.
-pub fn before_fork() -> bool {
+pub(crate) fn before_fork() -> bool {
     let is_free = !own().is_inside.replace(true);
     own().is_forking.set(is_free);
     is_free
 }
 
 /// Whether the fork that is over was begun here.
-pub fn is_forking() -> bool {
+pub(crate) fn is_forking() -> bool {
     own().is_forking.get()
 }
 
-/// Ends it.
-pub fn after_fork() {
+pub(crate) fn after_fork() {
     own().is_forking.set(false);
     own().is_inside.set(false);
 }
 
 /// Whether the thread is looking for a function already. Gives what the work gives; none where it is.
-pub fn looking<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn looking<T>(work: impl FnOnce() -> T) -> Option<T> {
     if own().is_looking.replace(true) {
         return None;
     }

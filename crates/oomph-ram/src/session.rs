@@ -29,7 +29,7 @@ const VARIABLE: &CStr = c"OOMPH_RAM";
 /// Set if functions of C are wanted too.
 const NATIVE: &CStr = c"OOMPH_RAM_NATIVE";
 /// A recording is under way.
-pub const BUSY: c_int = 16;
+pub(crate) const BUSY: c_int = 16;
 
 /// A lock that a fork can hold, and let go on both sides.
 struct Session {
@@ -46,7 +46,7 @@ static RECORDING: AtomicBool = AtomicBool::new(false);
 /// Whether it is one that the program itself has begun: its children have none.
 static IS_OWN: AtomicBool = AtomicBool::new(false);
 
-pub fn is_recording() -> bool {
+pub(crate) fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed)
 }
 
@@ -70,7 +70,7 @@ fn unlock() {
 }
 
 /// Does something with the recording that is under way. Never called within itself: whoever comes here is inside already.
-pub fn with<T>(work: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
+pub(crate) fn with<T>(work: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
     if !is_recording() {
         return None;
     }
@@ -107,7 +107,7 @@ fn wanted() -> Option<Wanted> {
 }
 
 /// Begins this process's recording, if one is wanted.
-pub fn begin() {
+pub(crate) fn begin() {
     let Some(wanted) = wanted() else { return };
     // SAFETY: as in `wanted`.
     if !unsafe { getenv(NATIVE.as_ptr()) }.is_null() {
@@ -127,7 +127,7 @@ pub fn begin() {
 }
 
 /// Begins a recording in the middle of a process. The error is the operating system's.
-pub fn start(path: &CStr, most: u64) -> Result<(), c_int> {
+pub(crate) fn start(path: &CStr, most: u64) -> Result<(), c_int> {
     let place = Place { path: path.to_owned(), most, at_once: true };
     lock();
     // SAFETY: the lock is held.
@@ -152,19 +152,19 @@ pub fn start(path: &CStr, most: u64) -> Result<(), c_int> {
 }
 
 /// Ends the recording that `start` has begun.
-pub fn stop() {
+pub(crate) fn stop() {
     if IS_OWN.swap(false, Ordering::Relaxed) {
         finish();
     }
 }
 
-pub fn watch_forks() {
+pub(crate) fn watch_forks() {
     // SAFETY: functions that live as long as the library, which is never unloaded.
     unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(in_the_child)) };
 }
 
 /// Ends the recording. Not by a signal's handler that ends the program in the middle of one of our calls: it would wait for itself.
-pub extern "C" fn end() {
+pub(crate) extern "C" fn end() {
     let Some(_scope) = Scope::enter() else { return };
     finish();
 }
@@ -182,7 +182,7 @@ fn finish() {
 }
 
 /// What a thread does here that is ended by another would never be done: the lock would stay taken.
-pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
     const DISABLED: c_int = 1;
     let mut before: c_int = 0;
     // SAFETY: this thread's own state, which is put back.

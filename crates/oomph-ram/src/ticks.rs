@@ -21,29 +21,27 @@ const MOST_ROWS: usize = ROWS << MOST_LONGER;
 const BY_ITSELF: u64 = 1 << 20;
 /// Of a round and of what is found out about it: so much may be asked for when the kernel has no more. To find out takes a place twice over, a number and a mark of each row, places of those that wait, and
 /// sixteen bytes of each in the file and on the way to it.
-pub const MOST_BYTES: usize =
+pub(crate) const MOST_BYTES: usize =
     if size_of::<Row>() > 72 { size_of::<Row>() * MOST_ROWS } else { 72 * MOST_ROWS };
 /// Places that are none.
 const NONE: u32 = u32::MAX;
 
 /// One event.
 #[derive(Clone, Copy)]
-pub struct Row {
-    pub action: Action,
-    /// The block's number.
-    pub number: u64,
-    /// Where it is.
-    pub address: u64,
-    pub size: u64,
-    pub kind: u8,
-    pub stack: u32,
-    pub time: i64,
+pub(crate) struct Row {
+    pub(crate) action: Action,
+    pub(crate) number: u64,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) kind: u8,
+    pub(crate) stack: u32,
+    pub(crate) time: i64,
     /// Of a free: the row of the block's beginning, if that is one of these.
     began: Option<u32>,
 }
 
 /// Events since the last write.
-pub struct Round {
+pub(crate) struct Round {
     rows: Vec<Row>,
     /// Which one this is.
     number: u32,
@@ -53,47 +51,47 @@ pub struct Round {
 }
 
 impl Round {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { rows: Vec::with_capacity(ROWS), number: 0, total: 0, at_first: 0 }
     }
 
     /// Where the next row will be.
-    pub fn next(&self) -> (u32, u32) {
+    pub(crate) fn next(&self) -> (u32, u32) {
         (self.number, self.rows.len() as u32)
     }
 
     /// Whether no more rows should wait: `longer` is how many times twice as many may as to begin with.
-    pub fn is_full(&self, longer: u64) -> bool {
+    pub(crate) fn is_full(&self, longer: u64) -> bool {
         self.rows.len() >= ROWS << longer.min(u64::from(MOST_LONGER))
     }
 
     /// By how much more is live than when the round began.
-    pub fn grown(&self) -> i64 {
+    pub(crate) fn grown(&self) -> i64 {
         self.total - self.at_first
     }
 
     /// Drops what waits, and what it took.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.rows = Vec::new();
     }
 
-    pub fn total(&self) -> i64 {
+    pub(crate) fn total(&self) -> i64 {
         self.total
     }
 
-    pub fn begin(&mut self, address: u64, block: &Block, time: i64) {
+    pub(crate) fn begin(&mut self, address: u64, block: &Block, time: i64) {
         self.total += block.size as i64;
         self.rows.push(Row { began: None, ..row(Action::Alloc, address, block, time) });
     }
 
-    pub fn end(&mut self, address: u64, block: &Block, time: i64) {
+    pub(crate) fn end(&mut self, address: u64, block: &Block, time: i64) {
         self.total -= block.size as i64;
         let began = (block.row.0 == self.number).then_some(block.row.1);
         self.rows.push(Row { began, ..row(Action::FreeCompleted, address, block, time) });
     }
 
     /// What of the round is to be written.
-    pub fn kept(&self) -> Kept<'_> {
+    pub(crate) fn kept(&self) -> Kept<'_> {
         let (most, at_most) = self.highest();
         let mut kept = Kept::of(&self.rows);
         // Up to the moment of the most, before which less was held, and from there on. A block that was there at that moment is in both.
@@ -106,8 +104,7 @@ impl Round {
         kept
     }
 
-    /// The next round begins.
-    pub fn begin_next(&mut self) {
+    pub(crate) fn begin_next(&mut self) {
         self.rows.clear();
         self.number = self.number.wrapping_add(1);
         self.at_first = self.total;
@@ -134,7 +131,7 @@ fn is_begin(rows: &[Row], place: u32) -> bool {
 }
 
 /// What of a round is to be written, by the places of its rows.
-pub struct Kept<'a> {
+pub(crate) struct Kept<'a> {
     rows: &'a [Row],
     /// Where the block of a row ended that began there.
     ended: Vec<u32>,
@@ -156,11 +153,11 @@ impl<'a> Kept<'a> {
         Self { rows, ended, numbers, order: Vec::with_capacity(rows.len()) }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    pub fn rows(&self) -> impl Iterator<Item = Row> + Clone + '_ {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> + Clone + '_ {
         self.order.iter().filter_map(|&(place, at)| {
             let row = *self.rows.get(place as usize)?;
             Some(Row { number: self.number(place, &row), time: self.rows.get(at as usize)?.time, ..row })
@@ -168,7 +165,7 @@ impl<'a> Kept<'a> {
     }
 
     /// Blocks that are live now and have another number from now on: their addresses, and it.
-    pub fn renumbered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn renumbered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let known = self.rows.iter().zip(self.numbers.iter().zip(&self.ended));
         known
             .filter(|(row, (number, end))| {

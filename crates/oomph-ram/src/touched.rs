@@ -5,7 +5,7 @@
 use std::ffi::{c_long, c_uchar};
 
 /// From this size on it is looked at which pages are there. Smaller ranges count whole.
-pub const LOOKED_AT: usize = 8 << 20;
+pub(crate) const LOOKED_AT: usize = 8 << 20;
 /// Of larger ranges only parts are looked at, evenly spaced: the kernel takes half a second for a TiB.
 const MOST: usize = 16 << 30;
 const MINCORE: c_long = 27;
@@ -18,15 +18,15 @@ unsafe extern "C" {
 }
 
 /// Looks, with room for the answer: a thread's stack may have little.
-pub struct Pages(Vec<c_uchar>);
+pub(crate) struct Pages(Vec<c_uchar>);
 
 impl Pages {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(vec![0; AT_ONCE])
     }
 
     /// Bytes of a range of whole pages that count.
-    pub fn bytes(&mut self, begin: usize, length: usize) -> u64 {
+    pub(crate) fn bytes(&mut self, begin: usize, length: usize) -> u64 {
         if length < LOOKED_AT {
             return length as u64;
         }

@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// Which stack made each node, by its number, and what threads run.
-pub struct Forwards {
+pub(crate) struct Forwards {
     recording: u64,
     made_by: Map<u64, u32>,
     newest: u64,
@@ -29,16 +29,16 @@ pub struct Forwards {
 
 impl Forwards {
     /// Of a recording that begins.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { recording: COUNT.fetch_add(1, Relaxed) + 1, made_by: Map::default(), newest: 0 }
     }
 
     /// Whether it is known who made a node. The first has made it: operations that make none find the number of one before.
-    pub fn knows(&self, number: u64) -> bool {
+    pub(crate) fn knows(&self, number: u64) -> bool {
         self.made_by.contains_key(&number)
     }
 
-    pub fn made(&mut self, number: u64, stack: u32) {
+    pub(crate) fn made(&mut self, number: u64, stack: u32) {
         self.made_by.insert(number, stack);
         self.newest = self.newest.max(number);
         if self.made_by.len() > MOST {
@@ -48,17 +48,17 @@ impl Forwards {
     }
 
     /// Who made a node; 0 if nobody knows.
-    pub fn stack_of(&self, number: u64) -> u32 {
+    pub(crate) fn stack_of(&self, number: u64) -> u32 {
         self.made_by.get(&number).copied().unwrap_or(0)
     }
 
     /// This thread runs the backward pass that this stack stands for, until it runs another.
-    pub fn runs(&self, stack: u32) {
+    pub(crate) fn runs(&self, stack: u32) {
         let _ = RUNS.try_with(|runs| runs.set((self.recording, stack)));
     }
 
     /// The stack of what this thread runs; 0 if it is not in a backward pass, or nobody has said so.
-    pub fn running(&self) -> u32 {
+    pub(crate) fn running(&self) -> u32 {
         let (recording, stack) = RUNS.try_with(Cell::get).unwrap_or_default();
         if recording == self.recording { stack } else { 0 }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Where the file stopped.
 #[derive(Default)]
-pub struct Cut {
+pub(crate) struct Cut {
     known: Option<Vec<Known>>,
     /// Events for which there was no room, by device.
     unwritten: Vec<(u32, Vec<Event>)>,
@@ -16,34 +16,34 @@ pub struct Cut {
 
 impl Cut {
     /// Whether the file has stopped.
-    pub fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.known.is_some()
     }
 
     /// The file stops here, with these blocks and segments.
-    pub fn here(&mut self, devices: &[Device]) {
+    pub(crate) fn here(&mut self, devices: &[Device]) {
         self.known = Some(devices.iter().map(Known::of).collect());
     }
 
     /// For these events there was no room.
-    pub fn had_no_room_for(&mut self, device: u32, events: Vec<Event>) {
+    pub(crate) fn had_no_room_for(&mut self, device: u32, events: Vec<Event>) {
         self.unwritten.push((device, events));
     }
 
     /// What the file knew, if it has stopped. It goes on.
-    pub fn mend(&mut self) -> Option<Vec<Known>> {
+    pub(crate) fn mend(&mut self) -> Option<Vec<Known>> {
         self.known.take()
     }
 
     /// The events for which there was no room.
-    pub fn take_unwritten(&mut self) -> Vec<(u32, Vec<Event>)> {
+    pub(crate) fn take_unwritten(&mut self) -> Vec<(u32, Vec<Event>)> {
         std::mem::take(&mut self.unwritten)
     }
 }
 
 /// What the file knew to be there on a device.
-pub struct Known {
-    pub device: u32,
+pub(crate) struct Known {
+    pub(crate) device: u32,
     /// Requested bytes and stack.
     blocks: Map<u64, (u64, u32)>,
     /// Bytes.
@@ -51,7 +51,7 @@ pub struct Known {
 }
 
 /// What an event must have: action, address, size, stream and stack.
-pub type Change = (Action, u64, u64, u32, u32);
+pub(crate) type Change = (Action, u64, u64, u32, u32);
 
 impl Known {
     fn of(device: &Device) -> Self {
@@ -63,7 +63,7 @@ impl Known {
     }
 
     /// What has come and gone since, as if all at once: blocks before their segments go, and after theirs come.
-    pub fn changes(&self, here: &Device) -> Vec<Change> {
+    pub(crate) fn changes(&self, here: &Device) -> Vec<Change> {
         let gone = (self.blocks.iter())
             .filter(|(address, known)| here.live.get(address).map(Live::key) != Some(**known))
             .map(|(address, known)| (Action::FreeRequested, *address, known.0, 0, 0));

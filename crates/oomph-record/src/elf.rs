@@ -67,22 +67,21 @@ const HOLDS_AN_ADDRESS: [u64; 3] = [1025, 1026, 257];
 const HOLDS_AN_ADDRESS: [u64; 3] = [0, 0, 0];
 
 /// The address of a function or a thing by its name, as any library would find it.
-pub fn find(name: &CStr) -> Option<usize> {
+pub(crate) fn find(name: &CStr) -> Option<usize> {
     // SAFETY: a null handle is RTLD_DEFAULT; the name is a string.
     let found = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     (!found.is_null()).then_some(found as usize)
 }
 
 /// A function that a library calls, and what it is to call instead.
-pub struct Redirect<'a> {
-    /// Its name.
-    pub name: &'static CStr,
+pub(crate) struct Redirect<'a> {
+    pub(crate) name: &'static CStr,
     /// What is called from now on.
-    pub to: usize,
+    pub(crate) to: usize,
     /// What an entry has to lead to now, one of these, or to the library itself, which will look for it at the first call; empty for anything.
-    pub from: &'a [usize],
+    pub(crate) from: &'a [usize],
     /// Whether an entry was found.
-    pub done: bool,
+    pub(crate) done: bool,
 }
 
 struct Search<'a, 'b> {
@@ -121,14 +120,14 @@ impl Libraries<'_> {
 
 /// A library that is loaded.
 #[allow(dead_code)] // of use to `oomph-ram`, which compiles this file too
-pub struct Library {
-    pub path: std::ffi::CString,
-    pub addresses: std::ops::Range<usize>,
+pub(crate) struct Library {
+    pub(crate) path: std::ffi::CString,
+    pub(crate) addresses: std::ops::Range<usize>,
 }
 
 /// Those that are loaded, in the order in which they are searched, without the program itself.
 #[allow(dead_code)] // as above
-pub fn libraries() -> Vec<Library> {
+pub(crate) fn libraries() -> Vec<Library> {
     unsafe extern "C" fn note(loaded: *const Loaded, _size: usize, data: *mut c_void) -> c_int {
         // SAFETY: as passed below; the loader's description of a loaded object, whose name is a string.
         let (all, loaded) = unsafe { (&mut *data.cast::<Vec<Library>>(), &*loaded) };
@@ -163,7 +162,7 @@ impl Loaded {
 }
 
 /// The path of the loaded library whose file name begins so.
-pub fn path_of(library: &str) -> Option<std::ffi::CString> {
+pub(crate) fn path_of(library: &str) -> Option<std::ffi::CString> {
     let mut search =
         Search { libraries: Libraries::First(library), redirects: &mut [], path: None, own: 0..0 };
     // SAFETY: as in `redirect`.
@@ -172,7 +171,7 @@ pub fn path_of(library: &str) -> Option<std::ffi::CString> {
 }
 
 /// Redirects calls of the library whose file name begins so. Whether the library is loaded.
-pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
+pub(crate) fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
     let mut search = Search { libraries: Libraries::First(library), redirects, path: None, own: 0..0 };
     // SAFETY: the callback gets the search back, which lives until this returns.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
@@ -181,7 +180,7 @@ pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
 
 /// Redirects calls of the program and of all libraries, but those whose file names begin so, and those that were seen here before, by where they begin.
 #[allow(dead_code)] // that of `oomph-ram`, which compiles this file too
-pub fn redirect_all_but(libraries: &[&str], seen: &mut Vec<usize>, redirects: &mut [Redirect]) {
+pub(crate) fn redirect_all_but(libraries: &[&str], seen: &mut Vec<usize>, redirects: &mut [Redirect]) {
     let mut search =
         Search { libraries: Libraries::AllBut(libraries, seen), redirects, path: None, own: 0..0 };
     // SAFETY: as above.

@@ -8,7 +8,7 @@ use crate::ledger::Device;
 use crate::state::Segment;
 
 /// A device and its streams.
-pub fn description(device: &Device) -> Content {
+pub(crate) fn description(device: &Device) -> Content {
     let mut content = Content::default();
     content.varint(u64::from(device.ordinal));
     // A final state or none yet, and nothing was overwritten.
@@ -22,7 +22,7 @@ pub fn description(device: &Device) -> Content {
 }
 
 /// Events of a device, in columns.
-pub fn events(device: u32, events: &[Event]) -> Content {
+pub(crate) fn events(device: u32, events: &[Event]) -> Content {
     let mut content = Content::default();
     content.varint(u64::from(device));
     content.varint(events.len() as u64);
@@ -64,7 +64,7 @@ pub fn events(device: u32, events: &[Event]) -> Content {
 }
 
 /// Names at moments.
-pub fn annotations(annotations: &[Annotation]) -> Content {
+pub(crate) fn annotations(annotations: &[Annotation]) -> Content {
     let mut content = Content::default();
     content.varint(annotations.len() as u64);
     let mut before = 0;
@@ -79,7 +79,7 @@ pub fn annotations(annotations: &[Annotation]) -> Content {
 }
 
 /// How many steps were the same as one before, and how many events they were.
-pub fn repeats(steps: u64, events: u64) -> Content {
+pub(crate) fn repeats(steps: u64, events: u64) -> Content {
     let mut content = Content::default();
     content.varint(steps);
     content.varint(events);
@@ -87,7 +87,7 @@ pub fn repeats(steps: u64, events: u64) -> Content {
 }
 
 /// Segments and blocks as PyTorch describes them, with streams and stacks as they are known here.
-pub fn state(device: &Device, segments: &[Segment]) -> Content {
+pub(crate) fn state(device: &Device, segments: &[Segment]) -> Content {
     let mut content = Content::default();
     content.varint(u64::from(device.ordinal));
     content.varint(segments.len() as u64);

@@ -4,29 +4,29 @@ use crate::layout::Action;
 
 /// One row of a chunk of events.
 #[derive(Clone, Copy)]
-pub struct Event {
-    pub action: Action,
-    pub address: u64,
-    pub size: u64,
-    pub stream: u32,
-    pub stack: u32,
-    pub time: i64,
+pub(crate) struct Event {
+    pub(crate) action: Action,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: u32,
+    pub(crate) stack: u32,
+    pub(crate) time: i64,
     /// A string's id, or 0.
-    pub category: u32,
+    pub(crate) category: u32,
 }
 
 /// A name at a moment.
-pub struct Annotation {
-    pub device: u32,
-    pub time: i64,
+pub(crate) struct Annotation {
+    pub(crate) device: u32,
+    pub(crate) time: i64,
     /// A string's id.
-    pub name: u32,
-    pub stage: Stage,
+    pub(crate) name: u32,
+    pub(crate) stage: Stage,
 }
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
-pub enum Stage {
+pub(crate) enum Stage {
     Start = 0,
     End = 1,
     Mark = 2,

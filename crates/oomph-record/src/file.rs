@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-pub use crate::layout::Kind;
+pub(crate) use crate::layout::Kind;
 use crate::layout::{MAGIC, VERSION, push_varint, push_zigzag};
 
 /// Neither through a link, nor waiting for who reads a pipe.
@@ -31,7 +31,7 @@ unsafe extern "C" {
 
 /// Whose a file is before it is begun.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub(crate) enum Owner {
     /// Nobody's: it is taken, if it is a recording or empty, and nobody else writes it.
     Nobody,
     /// That of whoever has started the program: it has looked at the file, and shares its lock.
@@ -40,7 +40,7 @@ pub enum Owner {
 
 impl Owner {
     /// Opens the file, and makes it if it is not there; or says why nothing is to be written to it.
-    pub fn take(self, path: &Path) -> Result<(std::fs::File, Metadata), c_int> {
+    pub(crate) fn take(self, path: &Path) -> Result<(std::fs::File, Metadata), c_int> {
         let file = opened(path, true).map_err(number)?;
         let metadata = file.metadata().map_err(number)?;
         if !metadata.is_file() {
@@ -72,14 +72,14 @@ impl Owner {
 
 /// Whether nobody holds a file locked: it is taken for a moment, beside others who look.
 #[allow(dead_code)] // that of `oomph-ram`, which compiles this file too
-pub fn is_unlocked(file: &std::fs::File) -> bool {
+pub(crate) fn is_unlocked(file: &std::fs::File) -> bool {
     const SHARED_AT_ONCE: c_int = 1 | 4;
     // SAFETY: the descriptor is open.
     unsafe { flock(file.as_raw_fd(), SHARED_AT_ONCE) == 0 }
 }
 
 /// An `.oomph` file that grows.
-pub struct File {
+pub(crate) struct File {
     file: ManuallyDrop<std::fs::File>,
     owner: Owner,
     path: PathBuf,
@@ -101,7 +101,7 @@ fn kept_for_the_end(most: u64) -> u64 {
 
 impl File {
     /// Begins a file. The error is the operating system's.
-    pub fn create(path: &CStr, most: u64, owner: Owner) -> Result<Self, c_int> {
+    pub(crate) fn create(path: &CStr, most: u64, owner: Owner) -> Result<Self, c_int> {
         let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
         let (file, metadata) = owner.take(&path)?;
         file.set_len(0).map_err(number)?;
@@ -123,22 +123,22 @@ impl File {
     }
 
     /// Writes nothing more.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.broken = true;
     }
 
     /// How long it may become.
-    pub fn most(&self) -> u64 {
+    pub(crate) fn most(&self) -> u64 {
         self.most
     }
 
     /// How long it is: where the next chunk will begin.
-    pub fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
     /// Whether something is missing in it.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full || self.broken
     }
 
@@ -165,7 +165,7 @@ impl File {
     }
 
     /// Takes back what was written after `length`.
-    pub fn truncate(&mut self, length: u64) {
+    pub(crate) fn truncate(&mut self, length: u64) {
         if self.broken || length > self.length || !self.is_ours() || self.file.set_len(length).is_err() {
             return;
         }
@@ -173,21 +173,21 @@ impl File {
     }
 
     /// Whether a chunk of so many bytes can be appended without making the file too large.
-    pub fn has_room(&self, content: usize) -> bool {
+    pub(crate) fn has_room(&self, content: usize) -> bool {
         // Heads of the chunk, of its frame, and of each block of it.
         let packed = (content + content / 1024 + 64) as u64;
         !self.full && !self.broken && self.length + packed <= self.most - kept_for_the_end(self.most)
     }
 
     /// Appends a chunk, unless the file has become too large.
-    pub fn chunk(&mut self, kind: Kind, content: &[u8]) {
+    pub(crate) fn chunk(&mut self, kind: Kind, content: &[u8]) {
         if !self.full {
             self.chunk_within(kind, content, self.most - kept_for_the_end(self.most));
         }
     }
 
     /// Appends a chunk of the file's end, for which there is room.
-    pub fn last_chunk(&mut self, kind: Kind, content: &[u8]) {
+    pub(crate) fn last_chunk(&mut self, kind: Kind, content: &[u8]) {
         self.chunk_within(kind, content, self.most);
     }
 
@@ -323,22 +323,22 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 /// Content of a chunk under construction.
 #[derive(Default)]
-pub struct Content(pub Vec<u8>);
+pub(crate) struct Content(pub(crate) Vec<u8>);
 
 impl Content {
-    pub fn byte(&mut self, value: u8) {
+    pub(crate) fn byte(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    pub fn varint(&mut self, value: u64) {
+    pub(crate) fn varint(&mut self, value: u64) {
         push_varint(&mut self.0, value);
     }
 
-    pub fn zigzag(&mut self, value: i64) {
+    pub(crate) fn zigzag(&mut self, value: i64) {
         push_zigzag(&mut self.0, value);
     }
 
-    pub fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         self.varint(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
     }

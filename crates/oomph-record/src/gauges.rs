@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Devices that are known.
-pub const MOST_DEVICES: usize = 64;
+pub(crate) const MOST_DEVICES: usize = 64;
 
 /// Of one device: what is allocated, and the most since three moments.
 struct Gauge {
@@ -48,14 +48,14 @@ fn gauge(device: u32) -> Option<&'static Gauge> {
 }
 
 /// So much is allocated on a device.
-pub fn set(device: u32, allocated: u64) {
+pub(crate) fn set(device: u32, allocated: u64) {
     if let Some(gauge) = gauge(device) {
         gauge.set(allocated);
     }
 }
 
 /// So much was allocated before anything was heard; does nothing if something was.
-pub fn set_first(device: u32, allocated: u64) {
+pub(crate) fn set_first(device: u32, allocated: u64) {
     if let Some(gauge) = gauge(device)
         && gauge.now.load(Relaxed) == 0
     {
@@ -64,7 +64,7 @@ pub fn set_first(device: u32, allocated: u64) {
 }
 
 /// A recording begins.
-pub fn begin() {
+pub(crate) fn begin() {
     for gauge in &GAUGES {
         let now = gauge.now.load(Relaxed);
         gauge.step.store(now, Relaxed);
@@ -73,23 +73,23 @@ pub fn begin() {
 }
 
 /// A step has ended: its peak on a device.
-pub fn end_step(device: u32) -> u64 {
+pub(crate) fn end_step(device: u32) -> u64 {
     gauge(device).map_or(0, |gauge| gauge.step.swap(gauge.now.load(Relaxed), Relaxed))
 }
 
 /// What is allocated on a device, and the most since the recording began.
-pub fn now_and_peak(device: u32) -> (u64, u64) {
+pub(crate) fn now_and_peak(device: u32) -> (u64, u64) {
     gauge(device).map_or((0, 0), |gauge| (gauge.now.load(Relaxed), gauge.recording.load(Relaxed)))
 }
 
 /// Forgets the peaks that [`marked`] tells.
-pub fn mark() {
+pub(crate) fn mark() {
     for gauge in &GAUGES {
         gauge.marked.store(gauge.now.load(Relaxed), Relaxed);
     }
 }
 
 /// The peak since the last mark.
-pub fn marked(device: u32) -> u64 {
+pub(crate) fn marked(device: u32) -> u64 {
     gauge(device).map_or(0, |gauge| gauge.marked.load(Relaxed))
 }

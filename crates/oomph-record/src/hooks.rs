@@ -67,12 +67,12 @@ thread_local! {
 }
 
 /// What the calling thread asked the allocator for last, if that has not been served.
-pub fn requested() -> u64 {
+pub(crate) fn requested() -> u64 {
     REQUESTED.try_with(Cell::get).unwrap_or(0)
 }
 
 /// Redirects the allocator's calls. Whether PyTorch's allocator is there.
-pub fn attach() -> bool {
+pub(crate) fn attach() -> bool {
     if ATTACHED.load(Relaxed) {
         return true;
     }

@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::hash::Hasher;
 
 /// A block that is there.
-pub struct Live {
-    pub requested: u64,
-    pub stream: u32,
-    pub stack: u32,
+pub(crate) struct Live {
+    pub(crate) requested: u64,
+    pub(crate) stream: u32,
+    pub(crate) stack: u32,
     /// A string's id, or 0.
-    pub kind: u32,
-    pub place: Place,
+    pub(crate) kind: u32,
+    pub(crate) place: Place,
 }
 
 impl Live {
     /// What tells it from another block at the same address.
-    pub fn key(&self) -> (u64, u32) {
+    pub(crate) fn key(&self) -> (u64, u32) {
         (self.requested, self.stack)
     }
 }
@@ -37,12 +37,12 @@ fn fingerprint(device: u32, address: u64, live: &Live) -> u64 {
 
 /// A segment that is there.
 #[derive(Clone, Copy)]
-pub struct Held {
-    pub size: u64,
-    pub stream: u32,
-    pub stack: u32,
+pub(crate) struct Held {
+    pub(crate) size: u64,
+    pub(crate) stream: u32,
+    pub(crate) stack: u32,
     /// Mapped into an expandable segment: on a real card nobody says where, only how much.
-    pub mapped: bool,
+    pub(crate) mapped: bool,
 }
 
 impl Held {
@@ -54,27 +54,27 @@ impl Held {
 
 /// What is known of a device.
 #[derive(Default)]
-pub struct Device {
-    pub ordinal: u32,
+pub(crate) struct Device {
+    pub(crate) ordinal: u32,
     /// Events that are not written yet.
-    pub events: Vec<Event>,
-    pub streams: Vec<i64>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) streams: Vec<i64>,
     /// Streams that the file knows.
-    pub described: usize,
-    pub live: Map<u64, Live>,
-    pub segments: BTreeMap<u64, Held>,
-    pub reserved: u64,
+    pub(crate) described: usize,
+    pub(crate) live: Map<u64, Live>,
+    pub(crate) segments: BTreeMap<u64, Held>,
+    pub(crate) reserved: u64,
     /// The file has its final state.
-    pub is_final: bool,
+    pub(crate) is_final: bool,
     /// What lines hold, by their numbers: of the live blocks.
-    pub held: Vec<u64>,
+    pub(crate) held: Vec<u64>,
     /// The peak of the last step that ended.
-    pub last_peak: Option<u64>,
+    pub(crate) last_peak: Option<u64>,
 }
 
 impl Device {
     /// A stream's number in this recording.
-    pub fn stream(&mut self, number: i64) -> u32 {
+    pub(crate) fn stream(&mut self, number: i64) -> u32 {
         let known = self.streams.iter().position(|stream| *stream == number);
         known.unwrap_or_else(|| {
             self.streams.push(number);
@@ -82,15 +82,20 @@ impl Device {
         }) as u32
     }
 
-    /// A segment is there.
-    pub fn add_segment(&mut self, address: u64, held: Held) {
+    pub(crate) fn add_segment(&mut self, address: u64, held: Held) {
         self.reserved += held.size;
         self.segments.insert(address, held);
     }
 
     /// Expandable segments grow without a call that is heard: how much is known by what is reserved in all. They grow at their
     /// end, for a block that begins before it. Where one grew and by how much, if one did.
-    pub fn grow_to(&mut self, reserved: u64, block: u64, stream: u32, stack: u32) -> Option<(u64, u64)> {
+    pub(crate) fn grow_to(
+        &mut self,
+        reserved: u64,
+        block: u64,
+        stream: u32,
+        stack: u32,
+    ) -> Option<(u64, u64)> {
         if reserved <= self.reserved {
             return None;
         }
@@ -103,7 +108,7 @@ impl Device {
     }
 
     /// They shrink in the same way; where is not known. What is gone of one of them: to be asked until there is no more.
-    pub fn shrink_to(&mut self, reserved: u64) -> Option<(u64, Held)> {
+    pub(crate) fn shrink_to(&mut self, reserved: u64) -> Option<(u64, Held)> {
         if reserved >= self.reserved {
             return None;
         }
@@ -125,7 +130,7 @@ impl Device {
 
     /// The device gives addresses anew only after what was mapped there has gone, which nobody heard. One that has gone: to be
     /// asked until there is no more.
-    pub fn unmap_within(&mut self, address: u64, size: u64) -> Option<(u64, Held)> {
+    pub(crate) fn unmap_within(&mut self, address: u64, size: u64) -> Option<(u64, Held)> {
         let end = address.saturating_add(size);
         let (start, held) = (self.segments.range(..end).rev())
             .take_while(|(start, held)| start.saturating_add(held.size) > address)
@@ -136,7 +141,7 @@ impl Device {
     }
 
     /// So much was mapped there, and is a part of what it adjoins if that was mapped from the same place.
-    pub fn map(&mut self, address: u64, held: Held) {
+    pub(crate) fn map(&mut self, address: u64, held: Held) {
         self.reserved += held.size;
         let before = self.segments.range_mut(..address).next_back();
         match before.filter(|(start, before)| **start + before.size == address && before.is_like(&held)) {
@@ -175,7 +180,7 @@ impl Device {
 
 /// Every device, and what is there on it.
 #[derive(Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     devices: Vec<Device>,
     /// The blocks that are there, in one number.
     around: u64,
@@ -183,21 +188,21 @@ pub struct Ledger {
 
 impl Ledger {
     /// The blocks that are there, in one number: the same blocks give the same.
-    pub fn around(&self) -> u64 {
+    pub(crate) fn around(&self) -> u64 {
         self.around
     }
 
     /// Those that were heard of, in the order in which they were.
-    pub fn devices(&self) -> &[Device] {
+    pub(crate) fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    pub fn devices_mut(&mut self) -> &mut [Device] {
+    pub(crate) fn devices_mut(&mut self) -> &mut [Device] {
         &mut self.devices
     }
 
     /// A device, which is known from here on.
-    pub fn device(&mut self, ordinal: u32) -> &mut Device {
+    pub(crate) fn device(&mut self, ordinal: u32) -> &mut Device {
         let index = match self.devices.iter().position(|device| device.ordinal == ordinal) {
             Some(index) => index,
             None => {
@@ -210,12 +215,11 @@ impl Ledger {
     }
 
     /// A block that is there.
-    pub fn live(&self, device: u32, address: u64) -> Option<&Live> {
+    pub(crate) fn live(&self, device: u32, address: u64) -> Option<&Live> {
         self.devices.iter().find(|known| known.ordinal == device)?.live.get(&address)
     }
 
-    /// A block is there.
-    pub fn put(&mut self, device: u32, address: u64, live: Live) {
+    pub(crate) fn put(&mut self, device: u32, address: u64, live: Live) {
         self.around ^= fingerprint(device, address, &live);
         let here = self.device(device);
         if let Some(sum) = sum_of(&mut here.held, live.place) {
@@ -230,7 +234,7 @@ impl Ledger {
     }
 
     /// A block is gone, if it was there.
-    pub fn take(&mut self, device: u32, address: u64) -> Option<Live> {
+    pub(crate) fn take(&mut self, device: u32, address: u64) -> Option<Live> {
         let here = self.device(device);
         let live = here.live.remove(&address)?;
         if let Some(sum) = sum_of(&mut here.held, live.place) {
@@ -241,12 +245,12 @@ impl Ledger {
     }
 
     /// So much is no longer mapped there, if it was: from which device.
-    pub fn unmap(&mut self, address: u64, size: u64) -> Option<(u32, Held)> {
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Option<(u32, Held)> {
         self.devices.iter_mut().find_map(|device| Some((device.ordinal, device.unmap(address, size)?)))
     }
 
     /// A segment is gone, if it was there: from which device.
-    pub fn take_segment(&mut self, address: u64) -> Option<(u32, Held)> {
+    pub(crate) fn take_segment(&mut self, address: u64) -> Option<(u32, Held)> {
         self.devices.iter_mut().find_map(|device| Some((device.ordinal, device.remove_segment(address)?)))
     }
 }

@@ -19,10 +19,11 @@ mod event;
 mod file;
 mod gauges;
 mod hooks;
-#[allow(dead_code)] // a reader needs more of it
+#[allow(dead_code, unreachable_pub)] // a reader needs more of it, and shows it
 #[path = "../../oomph-trace/src/layout.rs"]
 mod layout;
 mod ledger;
+#[allow(unreachable_pub)] // shown by the crate whose file it is
 #[path = "../../oomph-words/src/library_code.rs"]
 mod library_code;
 mod output;
@@ -314,7 +315,6 @@ pub extern "C" fn oomph_record_stop() -> c_int {
     session::stop()
 }
 
-/// Writes what is there.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_record_flush() {
     if let Some(recorder) = lock().as_mut() {

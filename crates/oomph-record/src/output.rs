@@ -12,7 +12,7 @@ use crate::state::Segment;
 const ROWS: usize = 64 << 10;
 
 /// Where chunks go.
-pub struct Output {
+pub(crate) struct Output {
     file: File,
     /// The file's end is being written.
     at_the_end: bool,
@@ -21,46 +21,46 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn new(file: File) -> Self {
+    pub(crate) fn new(file: File) -> Self {
         Self { file, at_the_end: false, repeats: None }
     }
 
     /// Events that wait at most: what waits must fit at a file's end.
-    pub fn most_rows(&self) -> usize {
+    pub(crate) fn most_rows(&self) -> usize {
         usize::try_from(self.file.most() / 256).unwrap_or(ROWS).clamp(64, ROWS)
     }
 
     /// From here on there is the room that is kept for the end.
-    pub fn begin_the_end(&mut self) {
+    pub(crate) fn begin_the_end(&mut self) {
         self.at_the_end = true;
     }
 
     /// It was not the end, if it was. Whether it was.
-    pub fn take_back_the_end(&mut self) -> bool {
+    pub(crate) fn take_back_the_end(&mut self) -> bool {
         std::mem::take(&mut self.at_the_end)
     }
 
-    pub fn is_at_the_end(&self) -> bool {
+    pub(crate) fn is_at_the_end(&self) -> bool {
         self.at_the_end
     }
 
     /// Whether something is missing in the file.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.file.is_full()
     }
 
     /// Whether a chunk of so many bytes can be appended without making the file too large.
-    pub fn has_room(&self, content: usize) -> bool {
+    pub(crate) fn has_room(&self, content: usize) -> bool {
         self.file.has_room(content)
     }
 
     /// Writes nothing more.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.file.give_up();
     }
 
     /// Whether it was written.
-    pub fn chunk(&mut self, kind: Kind, content: &[u8]) -> bool {
+    pub(crate) fn chunk(&mut self, kind: Kind, content: &[u8]) -> bool {
         let before = self.file.length();
         if self.at_the_end {
             self.file.last_chunk(kind, content);
@@ -71,13 +71,13 @@ impl Output {
     }
 
     /// A device and its streams.
-    pub fn describe(&mut self, device: &mut Device) {
+    pub(crate) fn describe(&mut self, device: &mut Device) {
         device.described = device.streams.len();
         self.chunk(Kind::Device, &encode::description(device).0);
     }
 
     /// Events of a device, whose streams are known then. Whether they were written.
-    pub fn events(&mut self, device: &mut Device, events: &[Event]) -> bool {
+    pub(crate) fn events(&mut self, device: &mut Device, events: &[Event]) -> bool {
         if events.is_empty() {
             return true;
         }
@@ -87,21 +87,21 @@ impl Output {
         self.chunk(Kind::Events, &encode::events(device.ordinal, events).0)
     }
 
-    pub fn annotations(&mut self, annotations: &[Annotation]) {
+    pub(crate) fn annotations(&mut self, annotations: &[Annotation]) {
         if !annotations.is_empty() {
             self.chunk(Kind::Annotations, &encode::annotations(annotations).0);
         }
     }
 
     /// The final state of a device.
-    pub fn state(&mut self, device: &mut Device, segments: &[Segment]) {
+    pub(crate) fn state(&mut self, device: &mut Device, segments: &[Segment]) {
         let content = encode::state(device, segments);
         self.describe(device);
         self.chunk(Kind::State, &content.0);
     }
 
     /// The chunk that counts repeated steps is the last one, or is written again.
-    pub fn repeats(&mut self, steps: u64, events: u64) {
+    pub(crate) fn repeats(&mut self, steps: u64, events: u64) {
         if let Some((from, to)) = self.repeats
             && to == self.file.length()
         {
@@ -113,12 +113,12 @@ impl Output {
     }
 
     /// The allocator's settings, which are never a part of the end.
-    pub fn settings(&mut self, json: &[u8]) {
+    pub(crate) fn settings(&mut self, json: &[u8]) {
         self.file.chunk(Kind::Settings, json);
     }
 
     /// Ends the file. Whether it is whole.
-    pub fn finish(mut self) -> bool {
+    pub(crate) fn finish(mut self) -> bool {
         if !self.file.is_full() {
             self.file.chunk(Kind::End, &[]);
         }

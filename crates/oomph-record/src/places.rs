@@ -7,18 +7,18 @@ use crate::status::MOST_LINES;
 use std::collections::HashMap;
 
 /// A line of code, by number.
-pub type Place = u32;
+pub(crate) type Place = u32;
 
 /// Threads without Python: autograd's.
-pub const NO_LINE: Place = 0;
+pub(crate) const NO_LINE: Place = 0;
 /// There before the recording was.
-pub const BEFORE: Place = 1;
+pub(crate) const BEFORE: Place = 1;
 
 /// Longer names are cut.
 const LONGEST: usize = 100;
 
 /// Every line that memory was asked for from.
-pub struct Places {
+pub(crate) struct Places {
     /// By the number of a stack.
     of_stack: Vec<Place>,
     /// By the number of a frame.
@@ -27,7 +27,7 @@ pub struct Places {
 }
 
 impl Places {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             of_stack: vec![NO_LINE],
             of_frame: HashMap::new(),
@@ -36,7 +36,7 @@ impl Places {
     }
 
     /// The next stack: its frames, innermost first, and their numbers.
-    pub fn add(&mut self, frames: &[Frame], ids: &[u32]) {
+    pub(crate) fn add(&mut self, frames: &[Frame], ids: &[u32]) {
         let own = frames.iter().position(|frame| !is_library_file(&frame.file)).unwrap_or(0);
         let place = match (frames.get(own), ids.get(own)) {
             (Some(frame), Some(id)) => *self.of_frame.entry(*id).or_insert_with(|| {
@@ -49,17 +49,17 @@ impl Places {
     }
 
     /// The next stack: its line is another's.
-    pub fn add_same_as(&mut self, stack: u32) {
+    pub(crate) fn add_same_as(&mut self, stack: u32) {
         self.of_stack.push(self.of(stack));
     }
 
     /// The line of a stack.
-    pub fn of(&self, stack: u32) -> Place {
+    pub(crate) fn of(&self, stack: u32) -> Place {
         self.of_stack.get(stack as usize).copied().unwrap_or(NO_LINE)
     }
 
     /// The lines that hold most, the largest first. `sums`: what lines hold, by their numbers.
-    pub fn largest(&self, sums: &[u64]) -> Vec<(String, u64)> {
+    pub(crate) fn largest(&self, sums: &[u64]) -> Vec<(String, u64)> {
         let mut most: Vec<(u64, Place)> = Vec::with_capacity(MOST_LINES + 1);
         for (place, &bytes) in sums.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
             if most.len() == MOST_LINES && most.last().is_some_and(|(least, _)| *least >= bytes) {
@@ -79,7 +79,7 @@ impl Places {
 }
 
 /// What a line holds, in a list by their numbers that grows as needed.
-pub fn sum_of(sums: &mut Vec<u64>, place: Place) -> Option<&mut u64> {
+pub(crate) fn sum_of(sums: &mut Vec<u64>, place: Place) -> Option<&mut u64> {
     let place = place as usize;
     if place >= sums.len() {
         sums.resize(place + 1, 0);

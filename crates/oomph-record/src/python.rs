@@ -13,13 +13,13 @@ use std::mem::{MaybeUninit, transmute};
 use std::sync::OnceLock;
 
 /// Frames of a stack that are kept, innermost first.
-pub const DEEPEST: usize = 128;
+pub(crate) const DEEPEST: usize = 128;
 /// Of these, for the outermost where there are more.
 const OUTERMOST: usize = 32;
 /// Frames beyond that are not looked at: a recursion without end is one.
 const FARTHEST: usize = 4096;
 /// Frames that are kept of a free: enough to show what the program was doing, not from where.
-pub const SHALLOW: usize = 16;
+pub(crate) const SHALLOW: usize = 16;
 
 /// The file of the code that 3.12 and 3.13 put between C and Python.
 const BETWEEN: &str = "<shim>";
@@ -63,9 +63,9 @@ struct CodeLayout {
 static LAYOUT: OnceLock<Option<Layout>> = OnceLock::new();
 
 /// A stack, as addresses: the same program at the same place has the same.
-pub struct Stack {
+pub(crate) struct Stack {
     /// Of all frames.
-    pub hash: u64,
+    pub(crate) hash: u64,
     /// As many as `length` are there.
     frames: [MaybeUninit<(Object, usize)>; DEEPEST],
     length: usize,
@@ -73,13 +73,11 @@ pub struct Stack {
 
 /// A frame, in words.
 #[derive(Clone)]
-pub struct Frame {
+pub(crate) struct Frame {
     /// The function.
-    pub name: String,
-    /// The file.
-    pub file: String,
-    /// The line.
-    pub line: u32,
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) line: u32,
 }
 
 /// # Safety
@@ -91,13 +89,13 @@ unsafe fn word(address: usize) -> usize {
 
 /// The calling thread's stack without its `skip` innermost frames, and no more than `most` of them; empty if it is not
 /// Python's, or nothing is known of it.
-pub fn walk(skip: usize, most: usize) -> Stack {
+pub(crate) fn walk(skip: usize, most: usize) -> Stack {
     walk_within(skip, most, 0)
 }
 
 /// The same, of which the outermost frames are kept too where there are more than can be: the line that imports a large library is further out than that.
 #[allow(dead_code)] // `oomph-ram` compiles this file too
-pub fn walk_both_ends() -> Stack {
+pub(crate) fn walk_both_ends() -> Stack {
     walk_within(0, DEEPEST, OUTERMOST)
 }
 
@@ -224,7 +222,7 @@ impl Layout {
 
 impl Stack {
     /// Of no thread of Python's.
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self { hash: 0, frames: [const { MaybeUninit::uninit() }; DEEPEST], length: 0 }
     }
 
@@ -242,7 +240,7 @@ impl Stack {
     }
 
     /// The frames in words. Only while the thread is still where the stack was taken.
-    pub fn frames(&self) -> Vec<Frame> {
+    pub(crate) fn frames(&self) -> Vec<Frame> {
         let Some(Some(layout)) = LAYOUT.get() else { return Vec::new() };
         // SAFETY: the functions on a thread's stack are alive.
         self.raw().iter().filter_map(|frame| unsafe { layout.describe(*frame) }).collect()
@@ -328,7 +326,7 @@ fn minor_of(version: &str) -> Option<u32> {
 }
 
 /// Finds out how frames are laid out. With the interpreter's lock, from within a Python function.
-pub fn learn() -> bool {
+pub(crate) fn learn() -> bool {
     LAYOUT.get_or_init(|| Interpreter::find().and_then(|python| measure(&python))).is_some()
 }
 

@@ -72,7 +72,7 @@ struct Censuses {
 
 /// How much of what happens is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub(crate) enum Extent {
     /// What is new: steps that go as one before are counted, and a place where memory is freed has its innermost frames. For a run, which may be long.
     News,
     /// Everything. For a prediction, which is a few steps.
@@ -80,7 +80,7 @@ pub enum Extent {
 }
 
 /// A recording that grows.
-pub struct Recorder {
+pub(crate) struct Recorder {
     extent: Extent,
     output: Output,
     tables: Tables,
@@ -100,7 +100,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Begins with nothing.
-    pub fn new(file: File, extent: Extent) -> Self {
+    pub(crate) fn new(file: File, extent: Extent) -> Self {
         let output = Output::new(file);
         Self {
             extent,
@@ -123,7 +123,7 @@ impl Recorder {
     }
 
     /// Events, events of repeated steps, repeated steps, and whether the file could not be written to its end.
-    pub fn counts(&self) -> [u64; 4] {
+    pub(crate) fn counts(&self) -> [u64; 4] {
         let Counts { seen, repeated_events, repeated_steps, .. } = self.counts;
         [seen, repeated_events, repeated_steps, u64::from(self.output.is_full())]
     }
@@ -158,7 +158,7 @@ impl Recorder {
     }
 
     /// Whether the program goes on as it did before. Then nothing else needs to be known of this block.
-    pub fn follow(&mut self, device: u32, address: u64, size: i64, reserved: u64) -> bool {
+    pub(crate) fn follow(&mut self, device: u32, address: u64, size: i64, reserved: u64) -> bool {
         let follows = self.follower.goes_on_with((device, address, size, reserved));
         if !follows {
             self.stop_following();
@@ -206,7 +206,7 @@ impl Recorder {
     }
 
     /// A block was handed out (`size` > 0) or taken back. `reserved`: all of the device's segments together, afterwards.
-    pub fn block(
+    pub(crate) fn block(
         &mut self,
         device: u32,
         address: u64,
@@ -246,7 +246,7 @@ impl Recorder {
     }
 
     /// How many frames are to be looked at where memory is freed.
-    pub fn frames_of_frees(&self) -> usize {
+    pub(crate) fn frames_of_frees(&self) -> usize {
         match self.extent {
             Extent::News => python::SHALLOW,
             Extent::Whole => python::DEEPEST,
@@ -254,7 +254,7 @@ impl Recorder {
     }
 
     /// A node of autograd's graph has been made, here.
-    pub fn forward(&mut self, number: u64, walk: impl FnOnce() -> Stack) {
+    pub(crate) fn forward(&mut self, number: u64, walk: impl FnOnce() -> Stack) {
         if !self.forwards.knows(number) {
             let stack = self.tables.stack(&walk());
             self.forwards.made(number, stack);
@@ -262,7 +262,7 @@ impl Recorder {
     }
 
     /// A node is run, by this thread.
-    pub fn backward(&mut self, number: u64, name: &str) {
+    pub(crate) fn backward(&mut self, number: u64, name: &str) {
         let stack = match self.forwards.stack_of(number) {
             0 => 0,
             forward => self.tables.backward_of(forward, name),
@@ -292,7 +292,7 @@ impl Recorder {
     }
 
     /// Memory was mapped into an expandable segment.
-    pub fn mapped(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
+    pub(crate) fn mapped(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
         self.stop_following();
         let stack = self.tables.stack(stack);
         let here = self.ledger.device(device);
@@ -302,7 +302,7 @@ impl Recorder {
     }
 
     /// It was unmapped.
-    pub fn unmapped(&mut self, address: u64, size: u64, stack: &Stack) {
+    pub(crate) fn unmapped(&mut self, address: u64, size: u64, stack: &Stack) {
         self.stop_following();
         if let Some((device, held)) = self.ledger.unmap(address, size) {
             let stack = self.tables.stack(stack);
@@ -333,7 +333,7 @@ impl Recorder {
     }
 
     /// A segment was taken from the device.
-    pub fn segment(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
+    pub(crate) fn segment(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
         self.stop_following();
         let stack = self.tables.stack(stack);
         while let Some((start, held)) = self.ledger.device(device).unmap_within(address, size) {
@@ -346,7 +346,7 @@ impl Recorder {
     }
 
     /// A segment was given back.
-    pub fn segment_freed(&mut self, address: u64, stack: &Stack) {
+    pub(crate) fn segment_freed(&mut self, address: u64, stack: &Stack) {
         self.stop_following();
         if let Some((device, held)) = self.ledger.take_segment(address) {
             let stack = self.tables.stack(stack);
@@ -355,7 +355,7 @@ impl Recorder {
     }
 
     /// No block could be found.
-    pub fn out_of_memory(&mut self, device: u32, size: u64, free: u64, stack: &Stack) {
+    pub(crate) fn out_of_memory(&mut self, device: u32, size: u64, free: u64, stack: &Stack) {
         self.stop_following();
         self.flush();
         self.catch_up();
@@ -388,7 +388,7 @@ impl Recorder {
     }
 
     /// What blocks are. Told once for each block.
-    pub fn kinds(&mut self, device: u32, addresses: &[u64], name: &str) {
+    pub(crate) fn kinds(&mut self, device: u32, addresses: &[u64], name: &str) {
         self.stop_following();
         let category = self.tables.string(name);
         for address in addresses {
@@ -402,7 +402,7 @@ impl Recorder {
     }
 
     /// An optimizer's step begins or has ended. Whether a step has ended that did not go as one before.
-    pub fn step(&mut self, name: &str, ended: bool) -> bool {
+    pub(crate) fn step(&mut self, name: &str, ended: bool) -> bool {
         let name = self.tables.string(name);
         let now = self.clock.now();
         if ended {
@@ -433,14 +433,13 @@ impl Recorder {
         ended
     }
 
-    /// A mark.
-    pub fn mark(&mut self, name: &str) {
+    pub(crate) fn mark(&mut self, name: &str) {
         let (name, now) = (self.tables.string(name), self.clock.now());
         self.annotate_at(name, Stage::Mark, now);
     }
 
     /// A range of the program's begins or has ended.
-    pub fn range(&mut self, name: &str, ended: bool) {
+    pub(crate) fn range(&mut self, name: &str, ended: bool) {
         let (name, now) = (self.tables.string(name), self.clock.now());
         self.annotate_at(name, if ended { Stage::End } else { Stage::Start }, now);
     }
@@ -458,7 +457,7 @@ impl Recorder {
     // -- the beginning and the end
 
     /// What was there before the recording: handed out at its beginning, by nobody.
-    pub fn begin_with(&mut self, device: u32, segments: &[Segment]) {
+    pub(crate) fn begin_with(&mut self, device: u32, segments: &[Segment]) {
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         gauges::set_first(device, blocks.filter(|block| block.state == 1).map(|block| block.size).sum());
         for segment in segments {
@@ -483,7 +482,7 @@ impl Recorder {
     }
 
     /// The final state.
-    pub fn end_with(&mut self, device: u32, segments: &[Segment]) {
+    pub(crate) fn end_with(&mut self, device: u32, segments: &[Segment]) {
         self.stop_following();
         self.flush();
         self.catch_up();
@@ -492,14 +491,13 @@ impl Recorder {
         self.output.state(self.ledger.device(device), segments);
     }
 
-    /// The allocator's settings.
-    pub fn settings(&mut self, json: &[u8]) {
+    pub(crate) fn settings(&mut self, json: &[u8]) {
         self.flush();
         self.output.settings(json);
     }
 
     /// Who held what at an out-of-memory, as JSON. Of many the first are written at once, and the last at the end: it is what a program died of.
-    pub fn census(&mut self, json: &[u8]) {
+    pub(crate) fn census(&mut self, json: &[u8]) {
         if json.len() > LARGEST_CENSUS {
             return;
         }
@@ -520,13 +518,13 @@ impl Recorder {
     // -- what is true now
 
     /// What a device is.
-    pub fn card(&mut self, device: u32, card: Card) {
+    pub(crate) fn card(&mut self, device: u32, card: Card) {
         self.cards.retain(|(known, _)| *known != device);
         self.cards.push((device, card));
     }
 
     /// What this process can say of itself. Takes as long as there are lines, and blocks of a pattern that is followed.
-    pub fn status(&mut self) -> Status {
+    pub(crate) fn status(&mut self) -> Status {
         let live = |device, address| self.ledger.live(device, address).map(|live| live.place);
         self.follower.find_places(self.tables.places(), live);
         let devices = self.ledger.devices().iter().map(|device| {
@@ -556,8 +554,7 @@ impl Recorder {
 
     // -- writing
 
-    /// Writes what waits.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         if self.cut.is_there() && !self.output.is_at_the_end() {
             // Nothing more will be written but the end: it must not pile up either.
             self.forget();
@@ -594,7 +591,7 @@ impl Recorder {
     }
 
     /// Ends the file. Whether it is whole.
-    pub fn finish(mut self) -> bool {
+    pub(crate) fn finish(mut self) -> bool {
         self.stop_following();
         self.flush();
         if !self.output.is_at_the_end() {

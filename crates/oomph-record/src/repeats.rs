@@ -27,7 +27,7 @@ const LONGEST_PATTERN: usize = 1 << 18;
 const LONGEST_WITH_LINES: usize = 1 << 17;
 
 /// What happens to a block: device, address, true size (negative when it is taken back), and what the device has reserved.
-pub type Touch = (u32, u64, i64, u64);
+pub(crate) type Touch = (u32, u64, i64, u64);
 
 /// A step that was written, as later ones may repeat it.
 struct Sequence {
@@ -117,23 +117,23 @@ struct Following {
 }
 
 /// A pattern that the program has left, and what it did of it: not written yet.
-pub struct Left {
+pub(crate) struct Left {
     pattern: Pattern,
     following: Following,
 }
 
 /// A stretch of a pattern, and between which times it was.
-pub struct Stretch {
+pub(crate) struct Stretch {
     part: Range<usize>,
-    pub began: i64,
-    pub ended: i64,
+    pub(crate) began: i64,
+    pub(crate) ended: i64,
     /// Whose step it was, if it is a whole one.
-    pub name: u32,
+    pub(crate) name: u32,
 }
 
 impl Left {
     /// The steps that are over.
-    pub fn steps(&self) -> impl Iterator<Item = Stretch> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Stretch> {
         let begin = (0, self.following.began);
         self.pattern.ends.iter().zip(&self.following.ended).scan(begin, |last, (&(end, name), &ended)| {
             let (from, began) = std::mem::replace(last, (end, ended));
@@ -142,19 +142,19 @@ impl Left {
     }
 
     /// The step that is under way.
-    pub fn rest(&self, now: i64) -> Stretch {
+    pub(crate) fn rest(&self, now: i64) -> Stretch {
         let last = self.steps().last().map(|step| (step.part.end, step.ended));
         let (from, began) = last.unwrap_or((0, self.following.began));
         Stretch { part: from..self.following.at, began, ended: now, name: 0 }
     }
 
     /// When the optimizer began the step under way, and its name.
-    pub fn started(&self) -> Option<(i64, u32)> {
+    pub(crate) fn started(&self) -> Option<(i64, u32)> {
         self.following.started
     }
 
     /// What happened in a stretch: the events that it was written as, and its blocks; how many.
-    pub fn part(&self, stretch: &Stretch) -> (usize, impl Iterator<Item = (&Event, &Touch)>) {
+    pub(crate) fn part(&self, stretch: &Stretch) -> (usize, impl Iterator<Item = (&Event, &Touch)>) {
         let events = self.pattern.events.get(stretch.part.clone()).unwrap_or_default();
         let blocks = self.pattern.blocks.get(stretch.part.clone()).unwrap_or_default();
         (stretch.part.len(), events.iter().zip(blocks))
@@ -169,7 +169,7 @@ impl Left {
 }
 
 /// How a step goes.
-pub enum Course {
+pub(crate) enum Course {
     /// In its own way, or from here on in its own way.
     Own,
     /// As the pattern does that is followed.
@@ -179,7 +179,7 @@ pub enum Course {
 }
 
 /// What steps were like, and whether the program goes as it went before.
-pub struct Follower {
+pub(crate) struct Follower {
     patterns: Vec<Pattern>,
     following: Option<Following>,
     /// The last steps that were written, one after another.
@@ -190,7 +190,7 @@ pub struct Follower {
 
 impl Follower {
     /// Begins where no blocks are.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             patterns: Vec::new(),
             following: None,
@@ -200,13 +200,13 @@ impl Follower {
     }
 
     /// Never finds anything the same.
-    pub fn idle() -> Self {
+    pub(crate) fn idle() -> Self {
         Self { sequence: None, ..Self::new() }
     }
 
     /// Whether the program goes on as it did before. If it does not, but did until now, it has to be [left](Self::leave).
     #[inline]
-    pub fn goes_on_with(&mut self, block: Touch) -> bool {
+    pub(crate) fn goes_on_with(&mut self, block: Touch) -> bool {
         let Some(following) = &mut self.following else { return false };
         let Some(pattern) = self.patterns.get(following.which) else { return false };
         if pattern.blocks.get(following.at) == Some(&block) {
@@ -224,7 +224,7 @@ impl Follower {
 
     /// The program goes its own way, if it followed a pattern: what it did of that has to be written after all, and the pattern
     /// given [back](Self::take_up).
-    pub fn leave(&mut self) -> Option<Left> {
+    pub(crate) fn leave(&mut self) -> Option<Left> {
         let following = self.following.take()?;
         if following.which >= self.patterns.len() {
             return None;
@@ -236,18 +236,18 @@ impl Follower {
     }
 
     /// A step of what was left has been written. `before`: the blocks that were there.
-    pub fn was_written(&mut self, left: &Left, step: &Stretch, before: u64) {
+    pub(crate) fn was_written(&mut self, left: &Left, step: &Stretch, before: u64) {
         self.history.push_back(left.sequence(step, before));
     }
 
     /// All of what was left has been written; the rest of it is the step that is under way.
-    pub fn take_up(&mut self, left: Left, rest: &Stretch, before: u64) {
+    pub(crate) fn take_up(&mut self, left: Left, rest: &Stretch, before: u64) {
         self.sequence = Some(left.sequence(rest, before));
         self.patterns.push(left.pattern);
     }
 
     /// A block that is about to be written, as a part of the step under way.
-    pub fn expect(&mut self, block: Touch) {
+    pub(crate) fn expect(&mut self, block: Touch) {
         let Some(sequence) = &mut self.sequence else { return };
         if sequence.blocks.len() >= LONGEST_PATTERN {
             self.sequence = None;
@@ -257,7 +257,7 @@ impl Follower {
     }
 
     /// An event that is about to be written.
-    pub fn note(&mut self, event: Event) {
+    pub(crate) fn note(&mut self, event: Event) {
         match event.action {
             Action::Alloc | Action::FreeRequested => {
                 if let Some(sequence) = &mut self.sequence
@@ -273,7 +273,7 @@ impl Follower {
     }
 
     /// An optimizer's step begins or has ended.
-    pub fn step(&mut self, name: u32, ended: bool, now: i64) -> Course {
+    pub(crate) fn step(&mut self, name: u32, ended: bool, now: i64) -> Course {
         let Some(following) = &mut self.following else { return Course::Own };
         let Some(pattern) = self.patterns.get(following.which) else { return Course::Own };
         if !ended {
@@ -292,20 +292,20 @@ impl Follower {
     }
 
     /// The pattern that was followed to its end begins again.
-    pub fn again(&mut self, now: i64) {
+    pub(crate) fn again(&mut self, now: i64) {
         if let Some(which) = self.following.as_ref().map(|following| following.which) {
             self.follow(which, now);
         }
     }
 
     /// Follows a pattern from its beginning.
-    pub fn follow(&mut self, which: usize, now: i64) {
+    pub(crate) fn follow(&mut self, which: usize, now: i64) {
         self.following = Some(Following { which, at: 0, began: now, ended: Vec::new(), started: None });
     }
 
     /// A step has been written: do the last ones leave the blocks that they found, or has a pattern begun here before? Then that one can be
     /// [followed](Self::follow). `around`: the blocks that are there.
-    pub fn look_for_a_pattern(&mut self, name: u32, around: u64) -> Option<usize> {
+    pub(crate) fn look_for_a_pattern(&mut self, name: u32, around: u64) -> Option<usize> {
         let sequence = self.sequence.replace(Sequence::begin(around));
         match sequence.filter(|sequence| sequence.blocks.len() == sequence.events.len()) {
             Some(sequence) => self.history.push_back(Sequence { name, ..sequence }),
@@ -334,12 +334,12 @@ impl Follower {
     }
 
     /// Whether what is not in the ledger is too much to be looked through.
-    pub fn is_too_long(&self) -> bool {
+    pub(crate) fn is_too_long(&self) -> bool {
         self.midst().is_some_and(|(pattern, _)| pattern.blocks.len() > LONGEST_WITH_LINES)
     }
 
     /// Learns which line made each block that is not in the ledger. `live`: the line of a block that is in it.
-    pub fn find_places(&mut self, places: &Places, live: impl Fn(u32, u64) -> Option<Place>) {
+    pub(crate) fn find_places(&mut self, places: &Places, live: impl Fn(u32, u64) -> Option<Place>) {
         let Some((pattern, _)) = self.midst().filter(|_| !self.is_too_long()) else { return };
         if pattern.places.is_some() {
             return;
@@ -352,7 +352,7 @@ impl Follower {
     }
 
     /// Adds what is not in the ledger of a device to what its lines hold.
-    pub fn add_to(&self, sums: &mut Vec<u64>, device: u32) {
+    pub(crate) fn add_to(&self, sums: &mut Vec<u64>, device: u32) {
         let Some((pattern, at)) = self.midst() else { return };
         let places = pattern.places.as_deref().unwrap_or_default();
         let blocks = pattern.blocks.iter().zip(&pattern.events).zip(places).take(at);

@@ -12,10 +12,10 @@ const BYTES: usize = 8 << 20;
 
 /// Everything that this library allocates.
 #[global_allocator]
-pub static MEMORY: WithReserve = WithReserve::new();
+pub(crate) static MEMORY: WithReserve = WithReserve::new();
 
 /// The system's allocator, and behind it a reserve.
-pub struct WithReserve {
+pub(crate) struct WithReserve {
     is_taken: AtomicBool,
     used: UnsafeCell<Used>,
     bytes: UnsafeCell<[u8; BYTES]>,
@@ -31,7 +31,7 @@ struct Used {
 unsafe impl Sync for WithReserve {}
 
 impl WithReserve {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             is_taken: AtomicBool::new(false),
             used: UnsafeCell::new(Used { end: 0, blocks: 0 }),
@@ -54,7 +54,7 @@ impl WithReserve {
     ///
     /// What such a thread left half done harms nobody: the block was its own, and is never used or given back in the child. Counted
     /// once too often, it keeps the reserve from becoming whole again; not counted, it may be handed out.
-    pub fn forked(&self) {
+    pub(crate) fn forked(&self) {
         self.is_taken.store(false, Ordering::Release);
     }
 

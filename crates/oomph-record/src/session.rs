@@ -28,12 +28,12 @@ static PUBLISHER: Mutex<Option<Publisher>> = Mutex::new(None);
 static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// Whether events are wanted.
-pub fn is_recording() -> bool {
+pub(crate) fn is_recording() -> bool {
     RECORDING.load(Relaxed)
 }
 
 /// The recording that is under way.
-pub fn lock() -> MutexGuard<'static, Option<Recorder>> {
+pub(crate) fn lock() -> MutexGuard<'static, Option<Recorder>> {
     let which = if FORKED.load(Relaxed) { &NOBODY } else { &RECORDER };
     which.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -44,7 +44,7 @@ fn publisher() -> MutexGuard<'static, Option<Publisher>> {
 }
 
 /// Called in a forked child.
-pub extern "C" fn forked() {
+pub(crate) extern "C" fn forked() {
     MEMORY.forked();
     FORKED.store(true, Relaxed);
     RECORDING.store(false, Relaxed);
@@ -57,12 +57,12 @@ unsafe extern "C" {
 }
 
 /// Whether this is a forked child.
-pub fn is_forked() -> bool {
+pub(crate) fn is_forked() -> bool {
     FORKED.load(Relaxed)
 }
 
 /// Begins a recording; one that was under way ends.
-pub fn start(path: &CStr, most_bytes: u64, extent: Extent, owner: Owner) -> c_int {
+pub(crate) fn start(path: &CStr, most_bytes: u64, extent: Extent, owner: Owner) -> c_int {
     if FORKED.load(Relaxed) {
         return 1;
     }
@@ -119,7 +119,7 @@ fn publish(turn: u64) {
 }
 
 /// Ends the recording that is under way, if there is one.
-pub fn stop() -> c_int {
+pub(crate) fn stop() -> c_int {
     RECORDING.store(false, Relaxed);
     TURN.fetch_add(1, Relaxed);
     let recorder = lock().take();

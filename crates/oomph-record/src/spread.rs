@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// The hasher. The same numbers give the same in every process.
 #[derive(Default)]
-pub struct Spread(u64);
+pub(crate) struct Spread(u64);
 
 impl Hasher for Spread {
     fn finish(&self) -> u64 {
@@ -24,4 +24,4 @@ impl Hasher for Spread {
 }
 
 /// A map of numbers.
-pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;

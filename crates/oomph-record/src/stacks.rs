@@ -40,13 +40,13 @@ fn known() -> MutexGuard<'static, Option<Known>> {
 }
 
 /// Files that begin with this are oomph's own.
-pub fn leave_out(own: &str) {
+pub(crate) fn leave_out(own: &str) {
     known().get_or_insert_default().own = Some(own.to_owned());
 }
 
 /// What a generated file was made from: the number of a line, and below it, each after a tab, line, function and file of every frame that it stands
 /// for, with tabs between them.
-pub fn made_from(file: &str, text: &str) {
+pub(crate) fn made_from(file: &str, text: &str) {
     let mut all: Vec<Lines> = Vec::new();
     for row in text.lines() {
         match (row.strip_prefix('\t'), all.last_mut()) {
@@ -65,7 +65,7 @@ fn frame_of(row: &str) -> Option<Frame> {
 }
 
 /// The frames of a stack as they are recorded. Nobody is waited for long: in a forked child, who has the lock may be gone.
-pub fn recorded(frames: Vec<Frame>) -> Vec<Frame> {
+pub(crate) fn recorded(frames: Vec<Frame>) -> Vec<Frame> {
     const TRIES: usize = 1000;
     let lock = (0..TRIES).find_map(|_| match KNOWN.try_lock() {
         Err(TryLockError::WouldBlock) => {

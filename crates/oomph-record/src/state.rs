@@ -4,34 +4,32 @@
 
 /// A segment, as PyTorch describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// Where it begins.
-    pub address: u64,
+pub(crate) struct Segment {
+    pub(crate) address: u64,
     /// Its bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// 1 small, 2 expandable.
-    pub flags: u8,
-    /// Its pool.
-    pub pool: (u64, u64),
+    pub(crate) flags: u8,
+    pub(crate) pool: (u64, u64),
     /// Its stream's handle: only a name here.
-    pub stream: u64,
+    pub(crate) stream: u64,
     /// Its blocks, in order.
-    pub blocks: Vec<Block>,
+    pub(crate) blocks: Vec<Block>,
 }
 
 /// A block, as PyTorch describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Block {
+pub(crate) struct Block {
     /// Its bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// What was asked for.
-    pub requested: u64,
+    pub(crate) requested: u64,
     /// 0 free, 1 allocated, 2 waiting for another stream.
-    pub state: u8,
+    pub(crate) state: u8,
 }
 
 /// Reads [`crate::oomph_record_state`]'s numbers.
-pub fn segments_of(numbers: &[u64]) -> Option<Vec<Segment>> {
+pub(crate) fn segments_of(numbers: &[u64]) -> Option<Vec<Segment>> {
     let mut numbers = numbers.iter().copied();
     let mut segments = Vec::new();
     while let Some(address) = numbers.next() {

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often it is written while something changes, and while nothing does.
-pub const EVERY: Duration = Duration::from_millis(500);
+pub(crate) const EVERY: Duration = Duration::from_millis(500);
 const EVERY_IDLE: Duration = Duration::from_secs(5);
 /// Lines of a device that are reported.
-pub const MOST_LINES: usize = 8;
+pub(crate) const MOST_LINES: usize = 8;
 /// A reader takes 64 KiB at most: from here on lines are left out.
 const LONG: usize = 24 << 10;
 /// Devices that are reported.
@@ -34,35 +34,34 @@ unsafe extern "C" {
     fn geteuid() -> u32;
 }
 
-/// A moment.
-pub struct Status {
+pub(crate) struct Status {
     /// Steps that ended.
-    pub steps: u64,
-    pub devices: Vec<DeviceStatus>,
+    pub(crate) steps: u64,
+    pub(crate) devices: Vec<DeviceStatus>,
 }
 
 /// A device at that moment.
-pub struct DeviceStatus {
-    pub device: u32,
-    pub card: Option<Card>,
-    pub allocated: u64,
-    pub reserved: u64,
-    pub peak: u64,
-    pub last_peak: Option<u64>,
+pub(crate) struct DeviceStatus {
+    pub(crate) device: u32,
+    pub(crate) card: Option<Card>,
+    pub(crate) allocated: u64,
+    pub(crate) reserved: u64,
+    pub(crate) peak: u64,
+    pub(crate) last_peak: Option<u64>,
     /// Where memory that is held was asked for, the largest first.
-    pub lines: Vec<(String, u64)>,
+    pub(crate) lines: Vec<(String, u64)>,
 }
 
 /// What a device is.
 #[derive(Clone)]
-pub struct Card {
-    pub name: String,
-    pub total: u64,
-    pub is_virtual: bool,
+pub(crate) struct Card {
+    pub(crate) name: String,
+    pub(crate) total: u64,
+    pub(crate) is_virtual: bool,
 }
 
 /// Writes the file of this process; takes it away when dropped.
-pub struct Publisher {
+pub(crate) struct Publisher {
     /// Where it may lie; the first that will do is taken.
     folders: Vec<PathBuf>,
     folder: Option<PathBuf>,
@@ -77,7 +76,7 @@ pub struct Publisher {
 
 impl Publisher {
     /// Where the environment says. `None` if nothing is to be written, or this process cannot be distinguished from others.
-    pub fn new(recording: &Path) -> Option<Self> {
+    pub(crate) fn new(recording: &Path) -> Option<Self> {
         match std::env::var_os("OOMPH_STATUS_FOLDER") {
             Some(folder) if folder.is_empty() => None,
             Some(folder) => Self::within(vec![PathBuf::from(folder)], false, recording),
@@ -93,7 +92,7 @@ impl Publisher {
     }
 
     /// Says it, unless the same was said just now.
-    pub fn publish(&mut self, status: &Status) {
+    pub(crate) fn publish(&mut self, status: &Status) {
         let text = self.text(status);
         if let Some((last, when)) = &self.written
             && *last == text

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Every string, frame and stack so far.
-pub struct Tables {
+pub(crate) struct Tables {
     strings: HashMap<String, u32>,
     frames: HashMap<(u32, u32, u32), u32>,
     stacks: HashMap<Arc<[u32]>, u32>,
@@ -35,7 +35,7 @@ struct Unwritten {
 }
 
 impl Tables {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             strings: HashMap::new(),
             frames: HashMap::new(),
@@ -51,12 +51,12 @@ impl Tables {
     }
 
     /// The lines of all stacks.
-    pub fn places(&self) -> &Places {
+    pub(crate) fn places(&self) -> &Places {
         &self.places
     }
 
     /// A string's number; 0 is the empty one.
-    pub fn string(&mut self, text: &str) -> u32 {
+    pub(crate) fn string(&mut self, text: &str) -> u32 {
         if text.is_empty() {
             return 0;
         }
@@ -71,7 +71,7 @@ impl Tables {
     }
 
     /// A stack's number; 0 is none.
-    pub fn stack(&mut self, stack: &Stack) -> u32 {
+    pub(crate) fn stack(&mut self, stack: &Stack) -> u32 {
         if stack.hash == 0 {
             return 0;
         }
@@ -88,7 +88,7 @@ impl Tables {
     }
 
     /// The stack that stands for the backward pass of what another one made, by a node of this name.
-    pub fn backward_of(&mut self, forward: u32, name: &str) -> u32 {
+    pub(crate) fn backward_of(&mut self, forward: u32, name: &str) -> u32 {
         let name = self.string(name);
         if let Some(id) = self.backwards.get(&(forward, name)) {
             return *id;
@@ -152,7 +152,7 @@ impl Tables {
     }
 
     /// Writes what is new with `chunk`, which says whether it was written. Whether all is written that events refer to.
-    pub fn write(&mut self, mut chunk: impl FnMut(Kind, &[u8]) -> bool) -> bool {
+    pub(crate) fn write(&mut self, mut chunk: impl FnMut(Kind, &[u8]) -> bool) -> bool {
         let tables = [
             (Kind::Strings, &mut self.new_strings),
             (Kind::Frames, &mut self.new_frames),

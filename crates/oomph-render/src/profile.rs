@@ -21,7 +21,6 @@ const LONGEST_NAME: usize = 24;
 /// A profile, and what was typed to get it.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedProfile<'a> {
-    /// What was found.
     pub profile: &'a Profile,
     /// Path or address, as it would be typed.
     pub input: &'a str,
@@ -31,7 +30,6 @@ pub struct NamedProfile<'a> {
     pub all: bool,
 }
 
-/// How text looks.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// Columns of the terminal.
@@ -198,7 +196,6 @@ fn sparse(profile: &Profile) -> Option<String> {
     Some(format!("{} as a sparse matrix (CSR): {share} of the values are not zero", bytes(sparse.bytes)))
 }
 
-/// What to type next.
 fn next(named: &NamedProfile) -> String {
     let sizes = named.profile.bytes;
     if sizes.exact >= worth_it(sizes.now) {
@@ -428,13 +425,10 @@ fn one_in_markdown(profile: &Profile) -> String {
 /// A smaller file that was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
-    /// What was read.
     pub profile: &'a Profile,
     /// Whether every value is kept; otherwise, each within `within_policy`.
     pub exact: bool,
-    /// The file.
     pub output: &'a str,
-    /// Its bytes.
     pub file_bytes: u64,
     /// What its columns take in memory.
     pub memory: u64,

@@ -18,7 +18,6 @@ pub const CYAN: Style = AnsiColor::Cyan.on_default();
 /// What is well.
 pub const GREEN: Style = AnsiColor::Green.on_default();
 
-/// Text in a style.
 pub fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }

@@ -54,7 +54,6 @@ const APART: u64 = 1 << 45;
 const TAILS: usize = 256;
 
 impl Addresses {
-    /// Made-up addresses.
     pub fn made_up(order: Order) -> Self {
         Self { recorded: None, order, next: START, tails: Vec::new(), given_back: HashMap::new() }
     }
@@ -162,7 +161,6 @@ impl Addresses {
         self.next
     }
 
-    /// Pages were mapped.
     pub(crate) fn mapped(&mut self, address: u64, size: u64) {
         if let Some(recorded) = &mut self.recorded {
             let next = recorded.maps.get(recorded.next_map).copied();

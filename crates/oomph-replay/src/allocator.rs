@@ -42,7 +42,6 @@ pub struct Request {
     pub size: u64,
     /// The stream, as an index that stays the same for a stream.
     pub stream: u32,
-    /// The pool.
     pub pool: PoolId,
 }
 
@@ -101,7 +100,6 @@ impl Refusal {
 /// A number with its highest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
-    /// Now.
     pub now: u64,
     /// At most so far.
     pub peak: u64,
@@ -156,9 +154,7 @@ pub struct Usage {
 /// Free memory that a request could have used, had it been one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreePieces {
-    /// All of it.
     pub total: u64,
-    /// The largest piece.
     pub largest: u64,
 }
 

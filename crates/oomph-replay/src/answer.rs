@@ -34,7 +34,6 @@ impl Model {
     }
 }
 
-/// What is asked.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Settings in place of the recorded ones.
@@ -43,7 +42,6 @@ pub struct Question {
     pub memory: Option<Memory>,
     /// The version of PyTorch; without one, the rules that reproduce the recording.
     pub version: Option<Version>,
-    /// The allocator.
     pub model: Model,
     /// The event at which the program died for want of memory.
     pub fatal: Option<u32>,
@@ -74,7 +72,6 @@ const MOST_STREAMS: usize = 1024;
 /// What happened, and what would have.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The device.
     pub device: u32,
     /// How many events there are, and allocations among them.
     pub events: u64,
@@ -82,7 +79,6 @@ pub struct Answer {
     pub allocations: u64,
     /// What the recording lacks: (cut off or overwritten, blocks that were there before it began).
     pub lacks: (bool, u64),
-    /// What was asked.
     pub question: Question,
     /// Peaks as they were recorded.
     pub recorded_peak: Peaks,
@@ -100,7 +96,6 @@ pub struct Answer {
     pub version: Version,
     /// The rules that reproduce the recording.
     pub recorded_version: Version,
-    /// How the replay went.
     pub replayed: Replayed,
     /// Whether the recorded program died for want of memory: the recording ends there.
     pub died: bool,
@@ -132,7 +127,6 @@ pub fn replayable(device: &Device) -> Result<(), AskError> {
 /// How many points in time a timeline has.
 const SAMPLES: usize = 512;
 
-/// Answers.
 pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result<Answer, AskError> {
     replayable(device)?;
     let history = History::of(recording, device);

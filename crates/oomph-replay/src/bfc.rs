@@ -14,7 +14,6 @@ const MAX_INTERNAL_FRAGMENTATION: u64 = 128 << 20;
 const PHYSICAL_QUANTUM: u64 = 2 << 20;
 const NONE: u32 = u32::MAX;
 
-/// The model.
 #[derive(Clone, Debug)]
 pub struct Bfc {
     limit: u64,

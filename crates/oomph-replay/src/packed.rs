@@ -77,7 +77,6 @@ pub fn nearly(lower_bound: u64) -> u64 {
     lower_bound.saturating_add(lower_bound / 10_000)
 }
 
-/// The allocator.
 #[derive(Clone, Debug)]
 pub struct Packed {
     offsets: Vec<u64>,

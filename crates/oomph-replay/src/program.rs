@@ -66,11 +66,8 @@ pub struct Death {
     pub event: u32,
     /// The bytes that the program asked for.
     pub size: u64,
-    /// Why.
     pub refusal: Refusal,
-    /// Reserved then.
     pub reserved: u64,
-    /// Allocated then.
     pub allocated: u64,
     /// Free in pieces that the request could have used.
     pub usable_free: u64,
@@ -114,7 +111,6 @@ pub struct Options<'c> {
     pub compare: bool,
     /// How many samples to take over time.
     pub samples: usize,
-    /// What to do differently.
     pub change: Change<'c>,
 }
 
@@ -142,7 +138,6 @@ impl<'a> Program<'a> {
         self.device.events.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.device.events.is_empty()
     }

@@ -109,7 +109,6 @@ impl RecordedMemory {
 pub struct Reproduction {
     /// The version whose rules were followed.
     pub version: Version,
-    /// How it went.
     pub outcome: Outcome,
     /// Segments and mappings that were not taken as recorded.
     pub segments_differ: u64,
@@ -140,9 +139,7 @@ impl Reproduction {
 /// The rules under which other settings are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
-    /// The version.
     pub version: Version,
-    /// The order of addresses.
     pub order: Order,
     /// Whether segments lie where the recording has some of their size.
     pub borrows: bool,

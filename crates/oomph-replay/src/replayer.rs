@@ -51,9 +51,7 @@ pub enum Doubt {
     /// Equal free blocks lay in different segments, and the outcome hangs on which one the driver's addresses
     /// put first. In the orders that were tried, the reserved peak was between these.
     Ties {
-        /// The least.
         least: u64,
-        /// The most.
         most: u64,
         /// Whether it ended alike in all of them: at the same event, after as many retries.
         ends_alike: bool,
@@ -63,12 +61,7 @@ pub enum Doubt {
     /// Before 2.12 a recording does not say which private pool a request went to; it is inferred.
     PoolsInferred,
     /// The recorded program was limited to something between these.
-    MemoryUncertain {
-        /// At least.
-        at_least: u64,
-        /// Less than.
-        below: u64,
-    },
+    MemoryUncertain { at_least: u64, below: u64 },
     /// The model was not held against a real allocator.
     ModelNotProven,
     /// `roundup_power2_divisions` of 1 left sizes unrounded before 2.4, which is not modelled.
@@ -97,7 +90,6 @@ impl Doubt {
     }
 }
 
-/// How a replay went.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// The rules that were followed, if they are PyTorch's.
@@ -106,7 +98,6 @@ pub struct Replayed {
     pub memory: Memory,
     /// The allocator's numbers at the end.
     pub usage: Usage,
-    /// What happened.
     pub outcome: Outcome,
     /// Why it may not be exact; empty if it is.
     pub doubts: Vec<Doubt>,
@@ -210,7 +201,6 @@ impl<'a> Replayer<'a> {
         Self { program, conf, memory, reproduction, conf_text, fatal, lower_bound, version, worlds, doubts }
     }
 
-    /// The program.
     pub fn program(&self) -> &Program<'a> {
         &self.program
     }

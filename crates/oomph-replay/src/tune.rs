@@ -52,11 +52,9 @@ const WORTHWHILE: f64 = 0.01;
 /// Whether a program completes in some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
-    /// It does.
     Yes,
     /// How much memory there was is not known well enough to say.
     Maybe,
-    /// It does not.
     No,
 }
 

@@ -1,5 +1,5 @@
 //! What cannot be exact is said not to be: cases in which it would be easy to claim too much.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use oomph_replay::allocator::Memory;
 use oomph_replay::answer::{Answer, Question, ask};

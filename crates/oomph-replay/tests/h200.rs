@@ -1,6 +1,6 @@
 //! The model is held against what PyTorch's allocator did on a real GPU (H200, torch 2.11): recordings of programs, random
 //! allocations under random settings, and the same programs under other settings.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use oomph_replay::addresses::Addresses;
 use oomph_replay::allocator::{Allocator, Memory, Refusal};

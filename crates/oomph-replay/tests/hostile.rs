@@ -1,5 +1,5 @@
 //! Whatever a recording says, a replay ends, without a panic, and says what it made of it. (Tests check for overflow.)
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use oomph_replay::allocator::Memory;
 use oomph_replay::answer::{Model, Question, ask, replayable};

@@ -109,12 +109,10 @@ pub fn checks_text(checks: &[Check], width: usize) -> String {
     out
 }
 
-/// The checks, for scripts.
 pub fn checks_json(checks: &[Check]) -> String {
     json::doctor::all_checks(checks)
 }
 
-/// The checks, as documentation.
 pub fn checks_markdown(checks: &[Check]) -> String {
     let mut out = String::new();
     for check in checks {

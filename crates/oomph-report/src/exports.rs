@@ -10,7 +10,6 @@ use std::collections::HashMap;
 pub struct Exported<'a> {
     /// The file's name, as the user gave it.
     pub name: &'a str,
-    /// What was read.
     pub recording: &'a Recording,
     /// What is said about it, with every device's memory over time.
     pub explanation: &'a Explanation,
@@ -21,13 +20,13 @@ pub struct Exported<'a> {
 /// One device of a recording.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// Whether the recording has other devices too.
-    pub one_of_several: bool,
-    pub device: &'a Device,
-    pub explanation: &'a Explanation,
-    pub explained: &'a DeviceExplanation,
-    pub detail: &'a Detail,
+    pub(crate) one_of_several: bool,
+    pub(crate) device: &'a Device,
+    pub(crate) explanation: &'a Explanation,
+    pub(crate) explained: &'a DeviceExplanation,
+    pub(crate) detail: &'a Detail,
 }
 
 impl<'a> Exported<'a> {
@@ -90,7 +89,7 @@ pub(crate) fn levels(detail: &Detail) -> impl Iterator<Item = (Moment, Column)> 
 pub(crate) struct Clock {
     micros: Vec<u64>,
     /// Whether the recording has times.
-    pub real: bool,
+    pub(crate) real: bool,
 }
 
 /// A recording that says it took longer (a century) is wrong, and would take viewers to the end of their numbers.
@@ -98,7 +97,7 @@ pub(crate) const LONGEST: i64 = 3_155_760_000_000_000;
 
 impl Clock {
     /// Counts from `start`, in microseconds since 1970.
-    pub fn of(device: &Device, start: i64) -> Self {
+    pub(crate) fn of(device: &Device, start: i64) -> Self {
         if device.events.has_times() {
             return Self::of_times(&device.events.time, start);
         }
@@ -106,7 +105,7 @@ impl Clock {
     }
 
     /// The same of times alone.
-    pub fn of_times(times: &[i64], start: i64) -> Self {
+    pub(crate) fn of_times(times: &[i64], start: i64) -> Self {
         let mut micros = Vec::with_capacity(times.len() + 1);
         let mut latest = 0;
         for &time in times.first().into_iter().chain(times) {
@@ -117,17 +116,17 @@ impl Clock {
     }
 
     /// When the state after so many events came about.
-    pub fn at(&self, moment: Moment) -> u64 {
+    pub(crate) fn at(&self, moment: Moment) -> u64 {
         self.micros.get(moment as usize).or(self.micros.last()).copied().unwrap_or(0)
     }
 
     /// When each event was.
-    pub fn of_events(&self) -> &[u64] {
+    pub(crate) fn of_events(&self) -> &[u64] {
         self.micros.get(1..).unwrap_or_default()
     }
 
     /// When the last event was.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.at(NEVER)
     }
 }
@@ -140,39 +139,39 @@ pub(crate) fn first_time(device: &Device) -> Option<i64> {
 /// RAM of recordings by stack, for programs that draw flame graphs.
 pub(crate) struct Ram<'a> {
     /// Frames of all of them, each once, without anything that moves a cursor.
-    pub frames: Vec<RamFrame>,
+    pub(crate) frames: Vec<RamFrame>,
     /// The recordings that have RAM.
-    pub processes: Vec<RamProcess<'a>>,
+    pub(crate) processes: Vec<RamProcess<'a>>,
 }
 
 /// A frame as it is shown.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RamFrame {
     /// The function; where a library asked, its file's name.
-    pub function: String,
+    pub(crate) function: String,
     /// The whole path.
-    pub file: String,
+    pub(crate) file: String,
     /// 0 where there is none.
-    pub line: u32,
+    pub(crate) line: u32,
 }
 
 /// RAM of one recording.
 pub(crate) struct RamProcess<'a> {
-    pub name: String,
-    pub recording: &'a Recording,
+    pub(crate) name: String,
+    pub(crate) recording: &'a Recording,
     /// What held most comes first.
-    pub stacks: Vec<RamStack>,
+    pub(crate) stacks: Vec<RamStack>,
 }
 
 /// What one stack asked for.
 pub(crate) struct RamStack {
     /// Outermost first, as places in [`Ram::frames`].
-    pub frames: Vec<usize>,
-    pub bytes: HostStackBytes,
+    pub(crate) frames: Vec<usize>,
+    pub(crate) bytes: HostStackBytes,
 }
 
 impl<'a> Ram<'a> {
-    pub fn of(all: &[Exported<'a>]) -> Self {
+    pub(crate) fn of(all: &[Exported<'a>]) -> Self {
         let mut ram = Self { frames: Vec::new(), processes: Vec::new() };
         let mut places: HashMap<RamFrame, usize> = HashMap::new();
         for one in all {
@@ -203,7 +202,7 @@ impl<'a> Ram<'a> {
     }
 
     /// What all of it is called.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match &self.processes[..] {
             [one] => one.name.clone(),
             all => plural(all.len() as u64, "recording"),
@@ -226,7 +225,7 @@ impl RamFrame {
     }
 
     /// As places are called everywhere: the last two parts of the path, the line, and the function.
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         match self.line {
             0 => self.function.clone(),
             line => format!("{}:{line} {}", last_parts(&self.file, 2), self.function),

@@ -13,9 +13,7 @@ use std::fmt::Write;
 pub struct NamedPlan<'a> {
     /// The program, as it would be typed.
     pub program: &'a str,
-    /// The card.
     pub gpu: &'a Gpu,
-    /// The plan.
     pub planned: &'a Planned,
     /// How the card and the budget were named: `--gpu t4 --budget 12GiB`.
     pub card: &'a str,
@@ -167,12 +165,10 @@ pub fn markdown(named: &NamedPlan) -> String {
     out
 }
 
-/// For scripts.
 pub fn json(named: &NamedPlan) -> String {
     json::fit::plan(named)
 }
 
-/// The refusal, for scripts.
 pub fn refused_json(program: &str, gpu: &Gpu, refused: &Refused) -> String {
     json::fit::refused(program, gpu, refused)
 }

@@ -31,7 +31,6 @@ pub fn text(cards: &[&Gpu]) -> String {
     out
 }
 
-/// For scripts.
 pub fn json(cards: &[&Gpu]) -> String {
     json::gpus::gpus(cards)
 }

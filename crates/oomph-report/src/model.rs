@@ -13,7 +13,6 @@ use std::fmt::Write;
 /// What is known of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedModel<'a> {
-    /// The model.
     pub model: &'a Model,
     /// What was predicted of the card that was named; none if there were several.
     pub prediction: Option<NamedPrediction<'a>>,
@@ -142,7 +141,6 @@ fn table(out: &mut String, named: &NamedModel, options: TextOptions) {
 
 // --- JSON -------------------------------------------------------------------------------------------------
 
-/// For scripts.
 pub fn json(named: &NamedModel) -> String {
     json::model::answer(named)
 }

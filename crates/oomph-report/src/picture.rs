@@ -51,7 +51,6 @@ pub(crate) fn colour_of_ram(kind: HostKind) -> &'static str {
     }
 }
 
-/// The picture.
 pub fn timeline(timeline: &Timeline) -> String {
     let columns = &timeline.columns;
     let highest = columns.iter().map(|column| column.reserved.max(column.allocated())).max().unwrap_or(0);

@@ -308,7 +308,6 @@ pub fn text(planned: &Planned) -> String {
     out
 }
 
-/// For scripts.
 pub fn json(planned: &Planned) -> String {
     json::plan::plan(planned)
 }

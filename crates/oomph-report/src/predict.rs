@@ -20,7 +20,6 @@ const ERROR: usize = 600;
 /// A prediction and what the reader may type next.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedPrediction<'a> {
-    /// The prediction.
     pub prediction: &'a Prediction,
     /// The file that the recording was written to.
     pub recording: Option<&'a str>,
@@ -676,7 +675,6 @@ pub(crate) fn doubts<'a>(out: &mut String, predictions: impl Iterator<Item = &'a
 
 // --- JSON -------------------------------------------------------------------------------------------------
 
-/// For scripts.
 pub fn json(named: &NamedPrediction) -> String {
     json::predict::prediction(named)
 }

@@ -61,13 +61,11 @@ const BAR: usize = PITCH - 8;
 
 /// The allocator's segments at a moment, in order of their addresses and to scale: what is in use, by kind, and what is not.
 pub struct Segments {
-    /// The picture.
     pub png: Vec<u8>,
     /// What it shows and what its colours mean, in Markdown.
     pub legend: String,
 }
 
-/// Draws them.
 pub fn segments(detail: &Detail, moment: Moment) -> io::Result<Segments> {
     let (canvas, legend) = draw_segments(detail, moment);
     Ok(Segments { png: canvas.png()?, legend })

@@ -351,7 +351,6 @@ fn free_pieces(death: &Death) -> String {
 
 // --- JSON ---------------------------------------------------------------------------------------------------
 
-/// A replay, for scripts.
 pub fn json(answer: &Answer, name: &str) -> String {
     json::replay::answer(answer, name)
 }

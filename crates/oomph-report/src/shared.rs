@@ -43,7 +43,6 @@ pub struct Check {
     pub limit: CheckLimit,
     /// Whether the program ran out of memory and died: then its peak is not what it needs.
     pub died: bool,
-    /// Whether it holds.
     pub passed: bool,
 }
 
@@ -92,11 +91,9 @@ impl Check {
 
 /// What a peak is held against.
 pub enum CheckLimit {
-    /// A number.
     Most(u64),
     /// Another recording's peak and a tolerance.
     Baseline {
-        /// Its peak.
         peak: u64,
         /// The share by which it may be exceeded.
         tolerance: f64,

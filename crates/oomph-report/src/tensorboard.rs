@@ -31,7 +31,6 @@ pub struct Run<'a> {
     subject: Subject<'a>,
 }
 
-/// All runs.
 pub fn runs<'a>(all: &[Exported<'a>]) -> Vec<Run<'a>> {
     let mut runs: Vec<Run> = Vec::new();
     for subject in all.iter().flat_map(|one| one.subjects()) {

@@ -21,7 +21,6 @@ pub struct NamedTuning<'a> {
     pub typed: &'a Typed,
     /// What the recording lacks: (cut off or overwritten, blocks that were there before it began).
     pub lacks: (bool, u64),
-    /// The device.
     pub device: u32,
     /// Whether the recorded program died for want of memory: what fits is then not known, only what gets past that.
     pub died: bool,
@@ -31,7 +30,6 @@ pub struct NamedTuning<'a> {
     pub version: String,
     /// Whether each trial gets to the end of the recording, in order; `None` if no memory was asked about.
     pub fits: Vec<Option<Fit>>,
-    /// What was found.
     pub tuning: &'a Tuning,
 }
 
@@ -306,7 +304,6 @@ pub fn text(named: &NamedTuning, width: usize) -> String {
     out
 }
 
-/// A tuning, for scripts.
 pub fn json(named: &NamedTuning) -> String {
     json::tune::tuning(named)
 }

@@ -34,7 +34,6 @@ const TO_END: Duration = Duration::from_secs(10);
 /// What is to be recorded.
 #[derive(Debug)]
 pub struct Attach {
-    /// The process.
     pub process: Process,
     /// Where the recording goes. Whoever asks for it has made sure that it is nobody else's.
     pub output: PathBuf,
@@ -49,7 +48,6 @@ pub struct Attach {
 pub enum Event {
     /// The main thread does not come to Python: where it waits, if it does.
     Waits(Option<String>),
-    /// The recording has begun.
     Began,
 }
 
@@ -66,7 +64,6 @@ pub enum End {
     GaveUp(i32),
 }
 
-/// Why nothing is recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The process cannot be attached to.
@@ -80,29 +77,16 @@ pub enum RecordError {
     Own(#[from] io::Error),
     /// `oomph run --ram` has started it.
     #[error("process {pid} is being recorded by oomph run --ram already")]
-    OfRun {
-        /// The process.
-        pid: u32,
-        /// What to do.
-        hint: String,
-    },
+    OfRun { pid: u32, hint: String },
     /// Something else records it.
     #[error("the RAM of process {0} is being recorded already")]
     UnderWay(u32),
     /// The process cannot write the file.
     #[error("{}: process {pid} cannot write it: {error}", path.display())]
-    File {
-        /// The process.
-        pid: u32,
-        /// The recording.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    File { pid: u32, path: PathBuf, error: io::Error },
     /// The recorder does not come into it.
     #[error("the RAM of process {pid} cannot be recorded: {why}")]
     NotThere {
-        /// The process.
         pid: u32,
         /// In the words of what is in it.
         why: String,

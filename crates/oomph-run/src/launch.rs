@@ -39,10 +39,8 @@ pub struct Program {
     pub devices: u32,
 }
 
-/// How it went.
 #[derive(Debug)]
 pub struct Ran {
-    /// The program's own end.
     pub ended: Ended,
     /// What its processes left.
     pub left: Vec<Left>,
@@ -54,7 +52,6 @@ pub struct Ran {
     pub ram: Vec<PathBuf>,
 }
 
-/// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// Not built for Linux on x86-64 with glibc.
@@ -68,15 +65,12 @@ pub enum LaunchError {
     /// A notebook is run by its own kernel.
     #[error("{0} is a notebook, which its own kernel runs")]
     Notebook(String),
-    /// No Python was found.
     #[error("no Python found: neither python3 nor python is on the path")]
     NoPython,
-    /// It cannot be started.
     #[error("{program}: {error}")]
     Start {
         /// What was to be started.
         program: String,
-        /// Why.
         error: io::Error,
     },
     /// No virtual card can be made here.

@@ -26,11 +26,9 @@ pub(crate) struct Task {
 /// What a process of the program left: it has a recording, or could not make one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Left {
-    /// The process.
     pub pid: u32,
     /// Its rank, among several.
     pub rank: Option<u32>,
-    /// Its recording.
     #[serde(deserialize_with = "handed::path")]
     pub recording: Option<PathBuf>,
     /// What is to be said about it.

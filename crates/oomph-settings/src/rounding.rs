@@ -3,7 +3,6 @@
 //! Facts of the allocator that every reader of a recording needs: how a request is rounded, how large a
 //! segment is made for it. Where a block is placed is not here.
 
-/// One MiB.
 pub const MIB: u64 = 1 << 20;
 /// The quantum: every block is a multiple of this.
 pub const MIN_BLOCK: u64 = 512;

@@ -18,7 +18,6 @@ impl Version {
     /// The newest whose rules are known; later ones are taken to be like it.
     pub const NEWEST: Self = Self::new(2, 15);
 
-    /// A version.
     pub const fn new(major: u32, minor: u32) -> Self {
         Self { major, minor }
     }

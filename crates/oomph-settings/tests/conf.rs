@@ -1,6 +1,6 @@
 //! Settings are read as PyTorch reads them: `conf_vectors.txt` has what the parsers in the wheels of 2.0.1 to 2.15.0
 //! really did with each text.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use oomph_settings::conf::Conf;
 use oomph_settings::version::Version;

@@ -19,7 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What is fetched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The interpreter.
     pub python: PathBuf,
     /// Its kind, as wheels name it: `cp311`.
     pub tag: String,
@@ -30,7 +29,6 @@ pub struct Wanted {
 /// A wheel that can be fetched.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Offer {
-    /// The file's name.
     pub name: String,
     url: String,
     sha256: String,
@@ -40,7 +38,6 @@ pub struct Offer {
     pub index: String,
 }
 
-/// Why nothing was fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The index or the network says no, in words.
@@ -54,10 +51,7 @@ pub enum FetchError {
     Stage(#[from] StageError),
     /// oomph was asked to end.
     #[error("interrupted by signal {signal}")]
-    Interrupted {
-        /// By which signal.
-        signal: i32,
-    },
+    Interrupted { signal: i32 },
 }
 
 /// A line of what the interpreter says.

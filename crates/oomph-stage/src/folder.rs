@@ -12,12 +12,7 @@ pub enum StageError {
     Platform,
     /// The folder cannot be written.
     #[error("{}: {error}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Write { path: PathBuf, error: io::Error },
     /// A library of NVIDIA's cannot be read.
     #[error(transparent)]
     Library(#[from] LibraryError),

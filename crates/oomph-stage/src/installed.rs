@@ -16,7 +16,6 @@ use tracing::{debug, info};
 /// A Python that has PyTorch with CUDA.
 #[derive(Clone, Debug, Default)]
 pub struct Installed {
-    /// The interpreter.
     pub python: PathBuf,
     /// Its version: `3.12.1`.
     pub python_version: String,
@@ -43,19 +42,14 @@ pub struct Installed {
 /// Why no prediction can be made here.
 #[derive(Debug, thiserror::Error)]
 pub enum InstalledError {
-    /// No Python.
     #[error("no Python found: {0}")]
     NoPython(String),
     /// The Python has no PyTorch.
     #[error("{python} has no PyTorch")]
-    NoTorch {
-        /// The interpreter.
-        python: String,
-    },
+    NoTorch { python: String },
     /// A PyTorch without CUDA.
     #[error("the PyTorch of {python} ({version}) is built without CUDA")]
     NoCuda {
-        /// The interpreter.
         python: String,
         /// PyTorch's version.
         version: String,

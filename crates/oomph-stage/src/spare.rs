@@ -57,9 +57,7 @@ enum State {
     Wanted,
     /// The first run was asked to.
     Asked,
-    /// It is there.
     Here(Line),
-    /// It is not.
     Gone,
 }
 

@@ -15,10 +15,8 @@ use object::{Endianness, elf};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What a library exports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exports {
-    /// Functions.
     pub functions: BTreeSet<String>,
 }
 
@@ -62,7 +60,6 @@ fn read_exports<'data, R: object::ReadRef<'data>>(
 /// A function that a library leaves to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its name.
     pub function: String,
     /// The library that it was linked to and the version that it must have there, where one was noted.
     pub of: Option<(String, String)>,

@@ -93,9 +93,7 @@ pub(crate) enum Effect {
     Pause(bool),
     /// Get hold of this process, so that a signal can reach no other.
     Aim(Id),
-    /// Send it a signal.
     Send(confirm::Way),
-    /// Let go of it.
     Release,
 }
 
@@ -130,7 +128,6 @@ impl App {
         }
     }
 
-    /// Takes a new sample.
     pub(crate) fn take(&mut self, taken: impl Into<Taken>) {
         let Taken { sample, ram } = taken.into();
         self.rates.update(&sample);
@@ -197,7 +194,6 @@ impl App {
         self.selected.map(|(_, at)| at).filter(|at| *at < self.rows.len())
     }
 
-    /// The chosen row.
     pub(crate) fn chosen(&self) -> Option<&Row> {
         self.rows.get(self.selected()?)
     }

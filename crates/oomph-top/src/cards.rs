@@ -5,7 +5,6 @@ use crate::freshness::said_ago;
 use crate::words::lasting;
 use oomph_host::{Gpu, Missing, Process, Sample};
 
-/// A card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     /// Tells it from the others while it is there.

@@ -86,7 +86,6 @@ mod linux {
             Standing::of(number).is_none_or(|now| now.is_dead || now.start_ticks != started)
         }
 
-        /// Sends it a signal.
         pub(crate) fn send(&self, way: Way) -> Result<(), String> {
             let signal = if way == Way::Ask { Signal::TERM } else { Signal::KILL };
             let number = self.pid.as_raw_nonzero();

@@ -44,7 +44,6 @@ pub use watch::watch;
 pub struct Options {
     /// Between two samples.
     pub interval: Interval,
-    /// Nothing but ASCII.
     pub ascii: bool,
     /// Whether colours may be used.
     pub color: bool,

@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
-/// A row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) pid: u32,
@@ -55,7 +54,6 @@ pub enum Sort {
     Allocated,
     /// Taken from the driver by PyTorch.
     Reserved,
-    /// Steps done.
     Step,
     /// Peak of the last step.
     Peak,
@@ -75,11 +73,8 @@ pub enum Sort {
     Pinned,
     /// Processor time.
     Cpu,
-    /// Number.
     Pid,
-    /// User.
     User,
-    /// Command.
     Command,
 }
 
@@ -225,7 +220,6 @@ impl Choice {
     }
 }
 
-/// The rows to show.
 pub(crate) fn rows(
     sample: &Sample,
     ram: &HeldBy,

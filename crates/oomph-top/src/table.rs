@@ -7,7 +7,6 @@ use crate::words::{Glyphs, Line, Tone, cut, left, right};
 use oomph_host::{Process, Sample};
 use oomph_words::bytes;
 
-/// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Pid,

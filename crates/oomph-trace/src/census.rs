@@ -30,7 +30,6 @@ pub struct Census {
     pub needs: Option<u64>,
     /// Whether autograd was recording when memory ran out.
     pub grad_enabled: Option<bool>,
-    /// The card.
     pub card: Card,
     /// The program's own running frames in the thread that asked, innermost first.
     pub frames: Vec<Running>,
@@ -38,13 +37,11 @@ pub struct Census {
     pub holders: Vec<Holder>,
     /// Top-level modules: those that no other module holds.
     pub modules: Vec<Module>,
-    /// Optimizers.
     pub optimizers: Vec<Optimizer>,
     /// Tensors on the card, largest first, as many as fit.
     pub tensors: Vec<Tensor>,
 }
 
-/// A card.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Card {
@@ -66,7 +63,6 @@ pub struct Running {
     pub file: String,
     /// The line it is at.
     pub line: u32,
-    /// Its name.
     pub function: String,
     /// The statement at that line, without indentation.
     pub text: String,
@@ -78,9 +74,7 @@ pub struct Running {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Named {
-    /// The name.
     pub name: String,
-    /// Its shape.
     pub shape: Vec<u64>,
     /// Its dtype, without `torch.`.
     pub dtype: String,
@@ -145,7 +139,6 @@ pub struct Holder {
 pub struct Module {
     /// The name that the program has for it.
     pub name: String,
-    /// Its class.
     pub class: String,
     /// How many parameters it has on the card.
     pub parameters: u64,
@@ -169,13 +162,11 @@ pub struct Module {
     pub copy_of: Option<String>,
 }
 
-/// An optimizer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Optimizer {
     /// The name that the program has for it.
     pub name: String,
-    /// Its class.
     pub class: String,
     /// Bytes of its state on the card.
     pub bytes: u64,
@@ -183,7 +174,6 @@ pub struct Optimizer {
     pub parameters: u64,
     /// Whether it works on all tensors at once.
     pub foreach: Option<bool>,
-    /// Whether it is fused.
     pub fused: Option<bool>,
 }
 
@@ -191,11 +181,9 @@ pub struct Optimizer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tensor {
-    /// Where its memory begins.
     pub address: u64,
     /// How long that memory is.
     pub bytes: u64,
-    /// Its shape.
     pub shape: Vec<u64>,
     /// Its dtype, without `torch.`.
     pub dtype: String,

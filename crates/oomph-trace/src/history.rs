@@ -60,12 +60,10 @@ pub struct Allocations<'a> {
 }
 
 impl Allocations<'_> {
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.size.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.size.is_empty()
     }
@@ -92,7 +90,6 @@ impl Allocations<'_> {
         }
     }
 
-    /// Where it lies.
     #[inline]
     pub fn address(&self, index: usize) -> u64 {
         self.row(index).map_or_else(|unborn| unborn.address, |row| self.events.address[row])
@@ -182,13 +179,10 @@ pub struct Totals {
 /// A highest value and when it was first reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
-    /// Bytes.
     pub bytes: u64,
-    /// When.
     pub moment: Moment,
 }
 
-/// The highest values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
     /// See [`Totals::requested`].
@@ -202,13 +196,11 @@ pub struct Peaks {
 /// A contiguous piece of memory taken from the device, at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Where it starts.
     pub address: u64,
     /// Its bytes.
     pub size: u64,
     /// Index into [`Device::streams`].
     pub stream: u32,
-    /// Its pool.
     pub pool: PoolId,
     /// Whether it grows and shrinks by pages.
     pub expandable: bool,
@@ -219,7 +211,6 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Where it ends.
     pub fn end(&self) -> u64 {
         self.address.saturating_add(self.size)
     }

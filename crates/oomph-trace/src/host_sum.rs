@@ -31,7 +31,6 @@ impl HostSum {
         self.variance = self.variance.saturating_add(other.variance);
     }
 
-    /// Bytes.
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }

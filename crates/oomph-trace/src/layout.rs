@@ -13,20 +13,20 @@ pub const FORWARD_FOLLOWS: &str = "<autograd>";
 
 /// An enumeration whose numbers are part of the format: listed once, so that a list of all of them lacks none.
 macro_rules! numbered {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
+    ($(#[$meta:meta])* $visibility:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
         $(#[$meta])*
         #[repr(u8)]
-        pub enum $name {
+        $visibility enum $name {
             $($(#[$doc])* $variant = $number,)*
         }
 
         impl $name {
             /// All of them, in order of their numbers.
             #[allow(dead_code)] // unused for the kinds of chunks
-            pub const ALL: [Self; [$($number),*].len()] = [$(Self::$variant),*];
+            $visibility const ALL: [Self; [$($number),*].len()] = [$(Self::$variant),*];
 
             /// The one with this number, if there is one.
-            pub fn from_number(number: u8) -> Option<Self> {
+            $visibility fn from_number(number: u8) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$variant),)*
                     _ => None,
@@ -39,7 +39,7 @@ macro_rules! numbered {
 numbered! {
     /// Kinds of chunks.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Kind {
+    pub(crate) enum Kind {
         /// Texts, each once.
         Strings = 1,
         /// Lines of functions.
@@ -52,11 +52,9 @@ numbered! {
         Events = 5,
         /// What is reserved and alive at one moment.
         State = 6,
-        /// The allocator's settings.
         Settings = 7,
         /// Named stretches of time.
         Annotations = 8,
-        /// The recording was finished.
         End = 9,
         /// Steps that were the same as one before.
         Repeats = 10,
@@ -91,7 +89,6 @@ numbered! {
         SegmentMap = 5,
         /// Pages were unmapped from an expandable segment.
         SegmentUnmap = 6,
-        /// A snapshot was taken.
         Snapshot = 7,
         /// Out of memory. `size` is the rounded request, `address` what the device had free.
         OutOfMemory = 8,
@@ -161,7 +158,7 @@ impl Action {
 }
 
 /// Appends a number: seven bits a byte, the least first.
-pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -170,6 +167,6 @@ pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Appends a number that may be negative: small ones of either sign take few bytes.
-pub fn push_zigzag(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn push_zigzag(out: &mut Vec<u8>, value: i64) {
     push_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }

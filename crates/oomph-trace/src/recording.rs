@@ -36,9 +36,7 @@ pub struct Recording {
 /// found it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
-    /// How many.
     pub steps: u64,
-    /// Their events.
     pub events: u64,
 }
 
@@ -61,7 +59,6 @@ pub enum Format {
     TorchJson,
     /// PyTorch's snapshot inside a memory_viz page.
     TorchHtml,
-    /// oomph's own.
     Oomph,
 }
 
@@ -126,7 +123,6 @@ pub struct Host {
 pub struct HostSteps {
     /// When, in microseconds since 1970.
     pub time: i64,
-    /// How many.
     pub ended: u64,
 }
 
@@ -136,7 +132,6 @@ pub const NO_PYTHON: &str = "no Python was running";
 /// Events of host memory in columns, one row an event: [`Action::Alloc`] or [`Action::FreeCompleted`].
 #[derive(Clone, Debug, Default)]
 pub struct HostEvents {
-    /// What happened.
     pub action: Vec<Action>,
     /// Which block: a number that no two live ones share.
     pub block: Vec<u64>,
@@ -156,7 +151,6 @@ impl HostEvents {
         self.action.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.action.is_empty()
     }
@@ -182,7 +176,6 @@ pub struct Resident {
 /// Events in columns, one row an event. Columns that most recordings lack are sparse: (row, value).
 #[derive(Clone, Debug, Default)]
 pub struct Events {
-    /// What happened.
     pub action: Vec<Action>,
     /// Where: a block's or a segment's address; for an out-of-memory, what the device had free.
     pub address: Vec<u64>,
@@ -212,7 +205,6 @@ impl Events {
         self.action.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.action.is_empty()
     }
@@ -237,7 +229,6 @@ pub const DEFAULT_POOL: PoolId = (0, 0);
 /// Memory taken from the device in one piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts.
     pub address: u64,
     /// Its bytes.
     pub size: u64,
@@ -245,7 +236,6 @@ pub struct Segment {
     pub stream: u32,
     /// Whether it serves requests of at most 1 MiB.
     pub small: bool,
-    /// Its pool.
     pub pool: PoolId,
     /// Whether it grows and shrinks by pages.
     pub expandable: bool,
@@ -262,7 +252,6 @@ pub enum BlockState {
     /// Cached, free for reuse.
     #[default]
     Free = 0,
-    /// In use.
     Allocated = 1,
     /// Let go by the program, held until another stream has passed.
     PendingFree = 2,
@@ -271,13 +260,11 @@ pub enum BlockState {
 /// A piece of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Where it starts.
     pub address: u64,
     /// Its bytes after rounding.
     pub size: u64,
     /// What the program asked for; without meaning when the block is free.
     pub requested: u64,
-    /// What it is.
     pub state: BlockState,
     /// Who allocated it.
     pub stack: StackId,
@@ -294,7 +281,6 @@ pub struct Settings {
     pub max_split_size: Option<u64>,
     /// `garbage_collection_threshold`, 0 when off.
     pub garbage_collection_threshold: f64,
-    /// `expandable_segments`.
     pub expandable_segments: bool,
     /// `roundup_power2_divisions` for the intervals that start at 1, 2, 4 … 32768 MiB.
     pub roundup_power2_divisions: [u32; 16],
@@ -305,13 +291,9 @@ pub struct Settings {
 /// A setting as the file has it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SettingValue {
-    /// True or false.
     Bool(bool),
-    /// A whole number.
     Int(i64),
-    /// A number.
     Float(f64),
-    /// Text.
     Text(String),
     /// A table of whole numbers.
     Table(Vec<(String, i64)>),
@@ -324,7 +306,6 @@ pub struct Annotation {
     pub device: u32,
     /// When, in microseconds since 1970.
     pub time: i64,
-    /// The range's name.
     pub name: StringId,
     /// Which end.
     pub stage: Stage,
@@ -334,9 +315,7 @@ pub struct Annotation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// The range begins.
     Start = 0,
-    /// The range ends.
     End = 1,
     /// No range: a mark.
     Mark = 2,

@@ -429,7 +429,6 @@ fn unsplit(library: &Library, engine: &Owned, choices: &[(c_int, i64)]) -> Optio
 /// What the workspace of a configuration is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workspace {
-    /// The card's.
     Known(i64),
     /// What the library says, of an engine of which it does not know all.
     Guessed(i64),

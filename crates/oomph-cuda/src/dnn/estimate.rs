@@ -157,7 +157,6 @@ pub fn workspace(plan: Descriptor) -> Option<i64> {
     i64::try_from(one.bytes).ok()
 }
 
-/// All that was estimated.
 pub fn all() -> Estimate {
     *lock(&ALL)
 }

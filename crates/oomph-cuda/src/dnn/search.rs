@@ -80,7 +80,6 @@ impl Search {
 
 static SEARCH: Mutex<Search> = Mutex::new(Search::new());
 
-/// A plan was made.
 pub fn made(plan: usize, workspace: i64) {
     lock(&SEARCH).made(plan, u64::try_from(workspace).unwrap_or(0));
 }
@@ -95,7 +94,6 @@ pub fn ran(plan: usize) -> u64 {
     time
 }
 
-/// What was tried.
 pub fn tried() -> Tried {
     lock(&SEARCH).tried
 }

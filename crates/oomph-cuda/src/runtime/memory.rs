@@ -329,19 +329,16 @@ pub extern "C" fn cudaIpcGetMemHandle() -> c_int {
     fail(NOT_SUPPORTED)
 }
 
-/// As above.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaIpcOpenMemHandle() -> c_int {
     fail(NOT_SUPPORTED)
 }
 
-/// As above.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaIpcGetEventHandle() -> c_int {
     fail(NOT_SUPPORTED)
 }
 
-/// As above.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaIpcOpenEventHandle() -> c_int {
     fail(NOT_SUPPORTED)

@@ -33,7 +33,7 @@ const ENCRYPTED: u16 = 1;
 #[derive(Clone)]
 pub(super) struct Member {
     source: Source,
-    pub name: String,
+    pub(super) name: String,
     deflated: bool,
     checksum: u32,
     compressed: u64,
@@ -44,22 +44,22 @@ pub(super) struct Member {
 
 impl Member {
     /// The archive and the name, as errors name it.
-    pub fn location(&self) -> String {
+    pub(super) fn location(&self) -> String {
         format!("{}: {}", self.source.location(), self.name)
     }
 
     /// Bytes when inflated.
-    pub fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         self.size
     }
 
     /// Bytes in the archive.
-    pub fn stored_bytes(&self) -> u64 {
+    pub(super) fn stored_bytes(&self) -> u64 {
         self.compressed
     }
 
     /// From its first byte. The end is an error if the bytes are not those that were stored.
-    pub fn reader(&self, request: usize) -> Result<impl Read + use<>, DataError> {
+    pub(super) fn reader(&self, request: usize) -> Result<impl Read + use<>, DataError> {
         let header = bytes(&*self.source, self.offset, LOCAL_LENGTH)?;
         if !header.starts_with(LOCAL) {
             return Err(DataError::unreadable(

@@ -165,7 +165,6 @@ impl Array {
         self.format
     }
 
-    /// What its elements are.
     pub fn dtype(&self) -> &Dtype {
         &self.dtype
     }
@@ -180,7 +179,6 @@ impl Array {
         self.order
     }
 
-    /// How many elements.
     pub fn elements(&self) -> u64 {
         self.elements
     }
@@ -275,12 +273,11 @@ fn is_contiguous(shape: &[u64], strides: &[i64], width: u64, order: Order) -> bo
 pub(super) enum Block<'a> {
     /// As they lie in memory.
     Shared(Buffer),
-    /// Copied.
     Copied(&'a MutableBuffer),
 }
 
 impl Block<'_> {
-    pub fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Shared(buffer) => buffer.as_slice(),
             Self::Copied(buffer) => buffer.as_slice(),
@@ -288,7 +285,7 @@ impl Block<'_> {
     }
 
     /// As numbers of the width of the element's parts.
-    pub fn numbers<T: ArrowNativeType>(&self) -> &[T] {
+    pub(super) fn numbers<T: ArrowNativeType>(&self) -> &[T] {
         match self {
             Self::Shared(buffer) => buffer.typed_data(),
             Self::Copied(buffer) => buffer.typed_data(),
@@ -312,7 +309,7 @@ pub(super) struct Blocks<'a> {
 
 impl Blocks<'_> {
     /// The next block; strings may be cut between blocks, numbers never.
-    pub fn next(&mut self) -> Result<Option<Block<'_>>, DataError> {
+    pub(super) fn next(&mut self) -> Result<Option<Block<'_>>, DataError> {
         if self.observer.stopped() {
             return Err(DataError::Stopped);
         }

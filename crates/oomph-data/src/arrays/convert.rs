@@ -10,7 +10,6 @@ use half::f16;
 /// Elements of one type in one buffer, little endian, exactly as long as they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TypedBuffer {
-    /// What they are.
     pub dtype: Dtype,
     /// Aligned to the width of their numbers.
     pub bytes: Buffer,

@@ -28,7 +28,6 @@ pub struct Csr {
     pub indptr: TypedBuffer,
     /// The place of each value in its line; of the same type as `indptr`.
     pub indices: TypedBuffer,
-    /// The values.
     pub data: TypedBuffer,
 }
 
@@ -44,7 +43,6 @@ impl Csr {
     }
 }
 
-/// The type of indices.
 pub(super) trait Index: Target {
     fn of(value: u64) -> Self;
 }
@@ -243,11 +241,11 @@ impl<T: Target, I: Index> Fill for Filling<T, I> {
 
 /// What the matrix is to be.
 pub(super) struct Plan {
-    pub source: Number,
-    pub target: Number,
+    pub(super) source: Number,
+    pub(super) target: Number,
     /// By how much a value may differ, as a part of it.
-    pub tolerance: f64,
-    pub stored: u64,
+    pub(super) tolerance: f64,
+    pub(super) stored: u64,
 }
 
 /// A two-dimensional array of numbers as a matrix.

@@ -13,7 +13,6 @@ use arrow_buffer::Buffer;
 /// Every element, one after the other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dense {
-    /// The elements.
     pub values: TypedBuffer,
     /// The length along each dimension.
     pub shape: Vec<u64>,
@@ -85,7 +84,7 @@ fn rows(array: &Array) -> u64 {
 }
 
 impl Scan {
-    pub fn of(array: &Array, within: Policy, observer: &dyn Observer) -> Result<Self, DataError> {
+    pub(super) fn of(array: &Array, within: Policy, observer: &dyn Observer) -> Result<Self, DataError> {
         let tolerance = match within {
             Policy::Exact => 0.0,
             Policy::Relative(error) => error,
@@ -130,7 +129,7 @@ impl Scan {
     }
 
     /// How it looks to people.
-    pub fn column(&self, name: &str, array: &Array) -> ColumnProfile {
+    pub(super) fn column(&self, name: &str, array: &Array) -> ColumnProfile {
         let choice = |dtype: &Dtype, worst| Choice {
             type_name: dtype.name(),
             bytes: array.elements() * dtype.width(),
@@ -155,7 +154,7 @@ impl Scan {
     }
 
     /// The type for a policy, and by how much values differ in it.
-    pub fn chosen(&self, policy: Policy) -> (&Dtype, f64) {
+    pub(super) fn chosen(&self, policy: Policy) -> (&Dtype, f64) {
         match policy {
             Policy::Exact => (&self.exact, 0.0),
             Policy::Relative(_) => (&self.within, self.worst.unwrap_or(0.0)),
@@ -163,12 +162,12 @@ impl Scan {
     }
 
     /// Bytes of an element in the smallest type that keeps all.
-    pub fn exact_width(&self) -> u64 {
+    pub(super) fn exact_width(&self) -> u64 {
         self.exact.width()
     }
 
     /// Smallest and largest of integers.
-    pub fn integer_range(&self) -> Option<(i128, i128)> {
+    pub(super) fn integer_range(&self) -> Option<(i128, i128)> {
         self.stats.integer_range()
     }
 
@@ -178,7 +177,7 @@ impl Scan {
     }
 
     /// As a matrix, where it can be one.
-    pub fn sparse(&self, array: &Array) -> Option<Sparse> {
+    pub(super) fn sparse(&self, array: &Array) -> Option<Sparse> {
         let bytes = self.csr_bytes(array, &self.exact)?;
         let dense = array.elements() * self.exact.width();
         let density =
@@ -196,7 +195,7 @@ impl Scan {
     }
 
     /// The second pass.
-    pub fn load(
+    pub(super) fn load(
         &self,
         array: &Array,
         options: &ShrinkOptions,

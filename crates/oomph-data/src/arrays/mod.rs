@@ -54,7 +54,6 @@ pub enum SparseChoice {
     /// Where that takes fewer bytes.
     #[default]
     WhereSmaller,
-    /// In no case.
     Never,
     /// In any case; what is no matrix of numbers is an error.
     Always,
@@ -74,9 +73,8 @@ pub struct ShrinkOptions {
 /// An array, stored smaller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shrunk {
-    /// Every element.
     Dense(Dense),
-    /// Those that are not zero.
+    /// The elements that are not zero.
     Csr(Csr),
 }
 

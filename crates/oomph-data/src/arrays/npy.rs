@@ -7,7 +7,7 @@ use crate::source::{Sequential, Source};
 use std::io::{self, Write};
 
 /// Opens a `.npy` file. Only its header is read.
-pub fn open(source: Source) -> Result<Array, DataError> {
+pub(super) fn open(source: Source) -> Result<Array, DataError> {
     let location = source.location().to_owned();
     let header = Header::read(&mut Sequential::new(source.clone(), 0, 4096), &location)?;
     Array::of_file(source, header)

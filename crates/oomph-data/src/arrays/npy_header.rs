@@ -15,15 +15,14 @@ const MAX_DIMENSIONS: usize = 64;
 /// NumPy reads 10 000 bytes by default; structured types, which are refused, are what makes headers long.
 const MAX_HEADER: usize = 1 << 20;
 
-/// What the header says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
-    pub dtype: Dtype,
-    pub big_endian: bool,
-    pub order: Order,
-    pub shape: Vec<u64>,
+    pub(super) dtype: Dtype,
+    pub(super) big_endian: bool,
+    pub(super) order: Order,
+    pub(super) shape: Vec<u64>,
     /// Bytes before the elements.
-    pub length: u64,
+    pub(super) length: u64,
 }
 
 impl Header {

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Opens a `.npz` file: arrays by name (without `.npy`), in the order of the archive, or the matrix that SciPy's
 /// `save_npz` wrote. Its directory and the headers of its arrays are read.
-pub fn open(source: Source) -> Result<Arrays, DataError> {
+pub(super) fn open(source: Source) -> Result<Arrays, DataError> {
     let mut arrays = Vec::new();
     let mut names = HashSet::new();
     for member in directory(&source)? {

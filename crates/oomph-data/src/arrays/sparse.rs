@@ -127,7 +127,6 @@ fn text(array: &Array) -> Result<Option<String>, DataError> {
     Ok(Some(bytes.into_iter().filter(|byte| *byte != 0).map(char::from).collect()))
 }
 
-/// Two lengths.
 fn lengths(array: &Array) -> Result<Option<(u64, u64)>, DataError> {
     if array.elements() != 2 || integer_type(array).is_none() {
         return Ok(None);

@@ -181,7 +181,6 @@ slices! {
     u32: add_integer_slice, i64: add_integer_slice, u64: add_integer_slice, half::f16: add_f16_slice, f32: add_f32_slice, f64: add_f64_slice
 }
 
-/// Profiles a table.
 pub(super) fn profile(
     table: &dyn Table,
     options: &Options,

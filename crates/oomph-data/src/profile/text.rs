@@ -712,7 +712,6 @@ fn together(
     }
 }
 
-/// Profiles a text file.
 pub(super) fn profile(
     source: &Source,
     format: &TextFormat,

@@ -15,13 +15,11 @@ pub enum Format {
     },
     /// An object a line.
     JsonLines,
-    /// Apache Parquet.
     Parquet,
     /// Arrow IPC with a footer; Feather version 2 is the same.
     ArrowFile,
     /// Arrow IPC as it is sent.
     ArrowStream,
-    /// One NumPy array.
     Npy,
     /// NumPy arrays in a zip archive.
     Npz,
@@ -30,7 +28,6 @@ pub enum Format {
 /// What text is wrapped in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Nothing.
     None,
     /// One or several gzip members.
     Gzip,

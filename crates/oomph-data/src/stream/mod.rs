@@ -96,7 +96,6 @@ impl Default for StreamOptions {
 pub struct Progress {
     /// Batches that were handed out.
     pub batches: u64,
-    /// Their rows.
     pub rows: u64,
     /// Pieces that are behind, and how many there are, where that is known.
     pub pieces: (u64, Option<u64>),
@@ -222,7 +221,6 @@ impl Stream {
         self.pool.stopper()
     }
 
-    /// How far it is.
     pub fn progress(&self) -> Progress {
         let counts = self.pool.counts();
         let all = self.plan.pieces.as_ref().map(|pieces| pieces.len() as u64);
@@ -384,7 +382,6 @@ impl Stream {
 }
 
 impl Window {
-    /// The next rows.
     fn take(&mut self, count: usize) -> Result<RecordBatch, arrow_schema::ArrowError> {
         let begin = self.at;
         self.at += count;

@@ -100,7 +100,6 @@ pub struct Reader {
 
 /// What came of reading a record batch.
 pub enum Read {
-    /// It.
     Batch(RecordBatch),
     /// It would take so many bytes, more than it may.
     TooLarge(u64),

@@ -44,7 +44,6 @@ pub struct File {
 /// A row group, as the footer has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowGroup {
-    /// How many rows.
     pub rows: u64,
     /// Bytes in the file.
     pub bytes: u64,
@@ -86,7 +85,6 @@ impl File {
         Ok(Self { source, metadata, groups })
     }
 
-    /// Its row groups.
     pub fn groups(&self) -> &[RowGroup] {
         &self.groups
     }

@@ -52,7 +52,6 @@ struct ByColumn {
     ends: Vec<u32>,
 }
 
-/// One cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field<'a> {
     pub(crate) text: &'a [u8],

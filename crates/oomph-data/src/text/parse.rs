@@ -8,7 +8,6 @@ use arrow_schema::TimeUnit;
 /// What a cell says.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell {
-    /// Nothing.
     Empty,
     Int(i64),
     /// Above [`i64::MAX`].
@@ -76,7 +75,6 @@ pub(crate) fn units_per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// Reads a cell.
 #[inline]
 pub(crate) fn cell(text: &[u8]) -> Cell {
     let Some(&first) = text.first() else { return Cell::Empty };

@@ -48,7 +48,6 @@ checks! {
     oomph,
 }
 
-/// A check.
 pub struct Check {
     module: &'static str,
     source: &'static str,

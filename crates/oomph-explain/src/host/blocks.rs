@@ -6,47 +6,45 @@
 use hashbrown::HashMap;
 use oomph_trace::{Action, Host, HostEvents, How, StackId};
 
-/// A block.
 #[derive(Clone, Copy, Debug)]
-pub struct Block {
+pub(crate) struct Block {
     /// Bytes; of a sample, what it stands for.
-    pub size: u64,
+    pub(crate) size: u64,
     /// How it was asked for.
-    pub how: How,
-    /// From where.
-    pub stack: StackId,
+    pub(crate) how: How,
+    pub(crate) stack: StackId,
     /// The row of the event that made it.
-    pub born: usize,
+    pub(crate) born: usize,
     /// The row of the event that ended it; none if it lived to the end.
-    pub freed: Option<usize>,
+    pub(crate) freed: Option<usize>,
 }
 
 impl Block {
     /// Whether it was alive after so many events.
-    pub fn is_alive(&self, rows: usize) -> bool {
+    pub(crate) fn is_alive(&self, rows: usize) -> bool {
         self.born < rows && self.freed.is_none_or(|freed| freed >= rows)
     }
 
     /// Whether the kernel counts it as the process's own once it is touched.
-    pub fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         !matches!(self.how, How::Shared | How::Pinned)
     }
 }
 
 /// All blocks of a recording.
 #[derive(Clone, Debug, Default)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     /// In order of their births.
-    pub all: Vec<Block>,
+    pub(crate) all: Vec<Block>,
     /// The most that was asked for at once.
-    pub most: u64,
+    pub(crate) most: u64,
     /// How many events had happened then.
-    pub peak: usize,
+    pub(crate) peak: usize,
 }
 
 impl Blocks {
     /// Follows the events.
-    pub fn of(events: &HostEvents) -> Self {
+    pub(crate) fn of(events: &HostEvents) -> Self {
         let mut all: Vec<Block> = Vec::new();
         let mut live: HashMap<u64, usize> = HashMap::new();
         let (mut total, mut most, mut peak) = (0u128, 0u128, 0);
@@ -74,12 +72,12 @@ impl Blocks {
     }
 
     /// What was alive after so many events.
-    pub fn alive(&self, rows: usize) -> impl Iterator<Item = &Block> {
+    pub(crate) fn alive(&self, rows: usize) -> impl Iterator<Item = &Block> {
         self.all.iter().filter(move |block| block.is_alive(rows))
     }
 
     /// Bytes of the process's own that were asked for, after each of these numbers of events, which grow.
-    pub fn own_after(&self, rows: &[usize]) -> Vec<u64> {
+    pub(crate) fn own_after(&self, rows: &[usize]) -> Vec<u64> {
         // What is born and what ends between two of them.
         let mut change = vec![0i128; rows.len() + 1];
         let place = |row: usize| rows.partition_point(|&rows| rows <= row);
@@ -103,7 +101,6 @@ impl Blocks {
 /// What one stack asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStackBytes {
-    /// The stack.
     pub stack: StackId,
     /// Bytes that were held at the peak.
     pub held: u64,

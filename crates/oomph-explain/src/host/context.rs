@@ -16,40 +16,38 @@ const NO_LINE: u32 = u32::MAX;
 
 /// What the kernel counted at one moment, beside what was asked for then.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
+pub(crate) struct Counted {
     /// What the kernel counted.
-    pub resident: Resident,
+    pub(crate) resident: Resident,
     /// Bytes of the process's own that were asked for and not given back.
-    pub asked: u64,
+    pub(crate) asked: u64,
 }
 
 impl Counted {
     /// What the kernel counts beyond what was asked for.
-    pub fn beyond(&self) -> u64 {
+    pub(crate) fn beyond(&self) -> u64 {
         own(&self.resident).saturating_sub(self.asked)
     }
 }
 
 /// Host memory of one process, seen through and through.
-pub struct HostContext<'a> {
+pub(crate) struct HostContext<'a> {
     recording: &'a Recording,
     sources: &'a Sources,
-    /// What was recorded.
-    pub host: &'a Host,
-    /// All blocks.
-    pub blocks: Blocks,
+    pub(crate) host: &'a Host,
+    pub(crate) blocks: Blocks,
     stacks: Vec<HostStack>,
     /// The line of each stack, as a number.
     lines: Vec<u32>,
     /// A stack of each line.
     of_line: Vec<StackId>,
     /// Lines that grow, most first, by their numbers.
-    pub growth: Vec<(u32, HostGrowth)>,
+    pub(crate) growth: Vec<(u32, HostGrowth)>,
 }
 
 impl<'a> HostContext<'a> {
     /// Of a recording that has host memory.
-    pub fn of(recording: &'a Recording, sources: &'a Sources, host: &'a Host) -> Self {
+    pub(crate) fn of(recording: &'a Recording, sources: &'a Sources, host: &'a Host) -> Self {
         let blocks = Blocks::of(&host.events);
         let mut numbers: HashMap<(u32, u32, u32), u32> = HashMap::new();
         let mut of_line = Vec::new();
@@ -80,37 +78,36 @@ impl<'a> HostContext<'a> {
     }
 
     /// The most that was asked for at once.
-    pub fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> u64 {
         self.blocks.most
     }
 
     /// What was alive then.
-    pub fn at_peak(&self) -> impl Iterator<Item = &Block> {
+    pub(crate) fn at_peak(&self) -> impl Iterator<Item = &Block> {
         self.blocks.alive(self.blocks.peak)
     }
 
-    /// What a block is.
-    pub fn kind(&self, block: &Block) -> HostKind {
+    pub(crate) fn kind(&self, block: &Block) -> HostKind {
         self.stacks.get(block.stack as usize).copied().unwrap_or_default().kind(block.how)
     }
 
     /// What was being done when a block was made.
-    pub fn under(&self, block: &Block) -> Under {
+    pub(crate) fn under(&self, block: &Block) -> Under {
         self.stacks.get(block.stack as usize).copied().unwrap_or_default().under
     }
 
     /// What the stack of a block means.
-    pub fn facts(&self, block: &Block) -> &StackFacts {
+    pub(crate) fn facts(&self, block: &Block) -> &StackFacts {
         self.sources.of_stack(block.stack)
     }
 
     /// The number of a block's line.
-    pub fn line(&self, block: &Block) -> u32 {
+    pub(crate) fn line(&self, block: &Block) -> u32 {
         self.lines.get(block.stack as usize).copied().unwrap_or(NO_LINE)
     }
 
     /// The line of a stack; none where no Python was running.
-    pub fn place(&self, stack: StackId) -> Option<Place> {
+    pub(crate) fn place(&self, stack: StackId) -> Option<Place> {
         let facts = self.sources.of_stack(stack);
         Some(self.place_of_frame(facts.place?, facts.own))
     }
@@ -126,7 +123,7 @@ impl<'a> HostContext<'a> {
     }
 
     /// All frames of a stack, innermost first. The library that asked is one of its own only where its functions are not known.
-    pub fn frames(&self, stack: StackId) -> impl Iterator<Item = Place> {
+    pub(crate) fn frames(&self, stack: StackId) -> impl Iterator<Item = Place> {
         let ids = self.recording.stacks.get(stack);
         let name = |id: &FrameId| self.recording.strings.get(self.recording.stacks.frame(*id).name);
         let known = match ids {
@@ -137,12 +134,12 @@ impl<'a> HostContext<'a> {
     }
 
     /// The line with this number.
-    pub fn place_of_line(&self, line: u32) -> Option<Place> {
+    pub(crate) fn place_of_line(&self, line: u32) -> Option<Place> {
         self.place(*self.of_line.get(line as usize)?)
     }
 
     /// Blocks by their lines, for a finding: largest first.
-    pub fn places<'b>(&self, blocks: impl IntoIterator<Item = &'b Block>) -> Vec<Where> {
+    pub(crate) fn places<'b>(&self, blocks: impl IntoIterator<Item = &'b Block>) -> Vec<Where> {
         let mut lines: HashMap<u32, (u64, u64)> = HashMap::new();
         for block in blocks {
             let sum = lines.entry(self.line(block)).or_default();
@@ -161,27 +158,27 @@ impl<'a> HostContext<'a> {
     }
 
     /// When the event was, in microseconds since 1970; of a row that is not there, the last.
-    pub fn time(&self, row: usize) -> i64 {
+    pub(crate) fn time(&self, row: usize) -> i64 {
         let times = &self.host.events.time;
         times.get(row).or(times.last()).copied().unwrap_or(0)
     }
 
     /// How long the recording is, in microseconds.
-    pub fn duration(&self) -> u64 {
+    pub(crate) fn duration(&self) -> u64 {
         let times = &self.host.events.time;
         let (first, last) = (times.first().copied().unwrap_or(0), times.last().copied().unwrap_or(0));
         u64::try_from(last.saturating_sub(first)).unwrap_or(0)
     }
 
     /// What the kernel counted, in order.
-    pub fn readings(&self) -> Vec<Resident> {
+    pub(crate) fn readings(&self) -> Vec<Resident> {
         let mut readings: Vec<Resident> = self.host.resident.clone();
         readings.sort_by_key(|one| one.time);
         readings
     }
 
     /// What the kernel counted, in order, beside what was asked for at those times.
-    pub fn counted(&self) -> Vec<Counted> {
+    pub(crate) fn counted(&self) -> Vec<Counted> {
         let times = &self.host.events.time;
         let resident = self.readings();
         let rows: Vec<usize> =
@@ -192,6 +189,6 @@ impl<'a> HostContext<'a> {
 }
 
 /// The sum of blocks.
-pub fn sum<'b>(blocks: impl IntoIterator<Item = &'b Block>) -> u64 {
+pub(super) fn sum<'b>(blocks: impl IntoIterator<Item = &'b Block>) -> u64 {
     blocks.into_iter().fold(0, |sum, block| sum.saturating_add(block.size))
 }

@@ -22,7 +22,6 @@ pub struct HostDetail {
     pub size: Vec<u64>,
     /// How it was asked for.
     pub how: Vec<How>,
-    /// What it is.
     pub kind: Vec<HostKind>,
     /// Index into the stacks of `origins`.
     pub stack: Vec<u32>,

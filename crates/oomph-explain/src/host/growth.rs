@@ -48,12 +48,10 @@ pub struct HostGrowth {
 pub struct HostGrownSteps {
     /// From 1.
     pub first: u64,
-    /// The last of them.
     pub last: u64,
 }
 
 impl HostGrownSteps {
-    /// How many.
     pub fn count(&self) -> u64 {
         self.last.saturating_sub(self.first).saturating_add(1)
     }
@@ -92,7 +90,11 @@ impl Life<'_> {
 }
 
 /// Lines that grow, by the number that `line` gives to a stack, if any; most first.
-pub fn growing(host: &Host, blocks: &Blocks, line: impl Fn(u32) -> Option<u32>) -> Vec<(u32, HostGrowth)> {
+pub(super) fn growing(
+    host: &Host,
+    blocks: &Blocks,
+    line: impl Fn(u32) -> Option<u32>,
+) -> Vec<(u32, HostGrowth)> {
     let times = &host.events.time;
     let (Some(&begin), Some(&last)) = (times.first(), times.last()) else { return Vec::new() };
     let time = |row: usize| times.get(row).copied().unwrap_or(last);

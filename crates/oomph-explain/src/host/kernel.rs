@@ -9,12 +9,12 @@ use oomph_trace::Resident;
 const IMPRECISE: u64 = 2 << 20;
 
 /// What the kernel counts as the process's own: in RAM, and swapped.
-pub fn own(resident: &Resident) -> u64 {
+pub(super) fn own(resident: &Resident) -> u64 {
     resident.anonymous.saturating_add(resident.swapped)
 }
 
 /// How much that may have been between two readings: the mark, less what was not the process's own at either. None where the readings have as much.
-pub fn own_by_mark(readings: &[Resident]) -> Option<u64> {
+pub(super) fn own_by_mark(readings: &[Resident]) -> Option<u64> {
     let read = readings.iter().map(own).max()?;
     let by_mark = readings.windows(2).filter_map(|pair| match pair {
         [before, after] if after.most > before.most => {

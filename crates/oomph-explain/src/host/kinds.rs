@@ -26,7 +26,6 @@ pub enum HostKind {
     Oomph,
     /// Of any other library.
     Native,
-    /// Not known.
     Unknown,
 }
 
@@ -150,17 +149,17 @@ impl HostKind {
 
 /// What a stack was doing, by the library's frames inside the program's own innermost line.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Under {
+pub(crate) struct Under {
     /// Converting data into another type.
-    pub converting: bool,
+    pub(crate) converting: bool,
     /// Putting data together.
-    pub concatenating: bool,
+    pub(crate) concatenating: bool,
     /// Reading a table from a file.
-    pub reading: bool,
+    pub(crate) reading: bool,
     /// Taking over, in a process that was started, what it was given.
-    pub starting: bool,
+    pub(crate) starting: bool,
     /// Importing a library.
-    pub importing: bool,
+    pub(crate) importing: bool,
 }
 
 impl Under {
@@ -206,20 +205,19 @@ impl Under {
 
 /// What is known of a stack of host memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HostStack {
+pub(super) struct HostStack {
     /// The library that asked for the memory, where it is known.
     caller: Option<HostKind>,
     /// What the innermost Python says, where it is a library's.
     python: Option<HostKind>,
     /// Whether a library of tables is at work.
     tables: bool,
-    /// See [`Under`].
-    pub under: Under,
+    pub(super) under: Under,
 }
 
 impl HostStack {
     /// What a block of this stack is.
-    pub fn kind(&self, how: How) -> HostKind {
+    pub(super) fn kind(&self, how: How) -> HostKind {
         match how {
             How::Pinned => return HostKind::Pinned,
             How::Shared => return HostKind::Shared,
@@ -243,7 +241,7 @@ struct FrameFacts {
 }
 
 /// Looks at every stack once.
-pub fn stacks(recording: &Recording, sources: &Sources) -> Vec<HostStack> {
+pub(super) fn stacks(recording: &Recording, sources: &Sources) -> Vec<HostStack> {
     let frames: Vec<FrameFacts> = (recording.stacks.frames().iter().enumerate())
         .map(|(id, frame)| {
             let name = recording.strings.get(frame.name);

@@ -10,14 +10,14 @@ mod detail;
 mod growth;
 mod kernel;
 mod kinds;
-pub mod rules;
+pub(crate) mod rules;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod testing;
 mod within;
 
 pub use blocks::{HostStackBytes, host_by_stack};
-pub use context::HostContext;
+pub(crate) use context::HostContext;
 pub use detail::{HostCount, HostDetail};
 pub use growth::{HostGrownSteps, HostGrowth};
 pub use kinds::HostKind;
@@ -79,9 +79,7 @@ impl HostExplanation {
 /// What of a kind was held at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostKindBytes {
-    /// The kind.
     pub kind: HostKind,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks that were recorded: of small ones, samples.
     pub blocks: u64,
@@ -94,7 +92,6 @@ pub struct HostKindBytes {
 pub struct HostLine {
     /// The line of the program's own code; none where no Python was running.
     pub place: Option<Place>,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks that were recorded: of small ones, samples.
     pub blocks: u64,
@@ -107,7 +104,6 @@ pub struct HostLine {
 pub struct HostStackHeld {
     /// Its frames, innermost first: the library that asked, functions of C where they were recorded, lines of Python.
     pub frames: Vec<Place>,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks that were recorded: of small ones, samples.
     pub blocks: u64,

@@ -5,11 +5,11 @@ use crate::explanation::{Explanation, explain};
 use crate::finding::Finding;
 use oomph_trace::{Action, Frame, HostSteps, How, Recording, Resident, StackId};
 
-pub const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// A program that takes and gives back.
-pub struct Program {
-    pub recording: Recording,
+pub(super) struct Program {
+    pub(super) recording: Recording,
     now: i64,
     next: u64,
 }
@@ -24,7 +24,7 @@ impl Default for Program {
 
 impl Program {
     /// A stack, innermost first: function, file, line.
-    pub fn stack(&mut self, frames: &[(&str, &str, u32)]) -> StackId {
+    pub(super) fn stack(&mut self, frames: &[(&str, &str, u32)]) -> StackId {
         let frames: Vec<u32> = frames
             .iter()
             .map(|&(name, file, line)| {
@@ -37,22 +37,22 @@ impl Program {
     }
 
     /// A line of the program's own.
-    pub fn line(&mut self, file: &str, line: u32) -> StackId {
+    pub(super) fn line(&mut self, file: &str, line: u32) -> StackId {
         self.stack(&[("main", file, line)])
     }
 
     /// A line of the program's own, below which a library asks.
-    pub fn asked_by(&mut self, library: &str, file: &str, line: u32) -> StackId {
+    pub(super) fn asked_by(&mut self, library: &str, file: &str, line: u32) -> StackId {
         self.stack(&[(oomph_trace::CALLER, library, 0), ("main", file, line)])
     }
 
-    pub fn alloc(&mut self, how: How, size: u64, stack: StackId) -> u64 {
+    pub(super) fn alloc(&mut self, how: How, size: u64, stack: StackId) -> u64 {
         self.next += 1;
         self.event(Action::Alloc, self.next, size, how, stack);
         self.next
     }
 
-    pub fn free(&mut self, address: u64) {
+    pub(super) fn free(&mut self, address: u64) {
         self.event(Action::FreeCompleted, address, 0, How::Large, 0);
     }
 
@@ -66,12 +66,12 @@ impl Program {
         events.time.push(self.now);
     }
 
-    pub fn wait(&mut self, microseconds: i64) {
+    pub(super) fn wait(&mut self, microseconds: i64) {
         self.now += microseconds;
     }
 
     /// So many steps have ended.
-    pub fn step(&mut self, ended: u64) {
+    pub(super) fn step(&mut self, ended: u64) {
         let steps = HostSteps { time: self.now, ended };
         self.recording.host.get_or_insert_default().steps.push(steps);
         // What comes next comes later.
@@ -79,21 +79,21 @@ impl Program {
     }
 
     /// What the kernel counts now.
-    pub fn counted(&mut self, anonymous: u64) {
+    pub(super) fn counted(&mut self, anonymous: u64) {
         let resident = Resident { time: self.now, anonymous, most: anonymous, ..Resident::default() };
         self.recording.host.get_or_insert_default().resident.push(resident);
     }
 
-    pub fn explanation(&self) -> Explanation {
+    pub(super) fn explanation(&self) -> Explanation {
         explain(&self.recording)
     }
 
-    pub fn explained(&self) -> HostExplanation {
+    pub(super) fn explained(&self) -> HostExplanation {
         self.explanation().host.unwrap()
     }
 
     /// What is found of this rule.
-    pub fn found(&self, code: &str) -> Vec<Finding> {
+    pub(super) fn found(&self, code: &str) -> Vec<Finding> {
         let findings = self.explanation().findings;
         findings.into_iter().filter(|finding| finding.code == code).collect()
     }

@@ -18,9 +18,7 @@ pub struct HostWithin {
 /// What a line held at the peak, and what it had called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLineWithin {
-    /// The line.
     pub line: u32,
-    /// Bytes.
     pub bytes: u64,
     /// Blocks that were recorded: of small ones, samples.
     pub blocks: u64,

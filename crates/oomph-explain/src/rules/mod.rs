@@ -86,9 +86,7 @@ rules! {
 /// The rule that names what the program died of.
 pub(crate) const FATAL: &str = fatal_out_of_memory::CODE;
 
-/// A rule.
 pub struct Rule {
-    /// Its code.
     pub code: &'static str,
     module: &'static str,
     source: &'static str,
@@ -97,7 +95,6 @@ pub struct Rule {
 
 /// What a rule looks at.
 enum Check {
-    /// One device.
     Device(fn(&Context) -> Vec<Finding>),
     /// Host memory of one process.
     Host(fn(&HostContext) -> Vec<Finding>),

@@ -102,14 +102,14 @@ fn of_steps(context: &Context, grown: &Grown) -> Finding {
 /// What steps leave behind where no module is called.
 pub(super) struct Grown {
     /// Whether most of it is activations.
-    pub is_graph: bool,
+    pub(super) is_graph: bool,
     /// Who keeps it, if it has a name.
-    pub name: Option<String>,
-    pub title: String,
-    pub evidence: String,
-    pub places: Vec<Where>,
-    pub bytes: u64,
-    pub saved: Saved,
+    pub(super) name: Option<String>,
+    pub(super) title: String,
+    pub(super) evidence: String,
+    pub(super) places: Vec<Where>,
+    pub(super) bytes: u64,
+    pub(super) saved: Saved,
 }
 
 /// Growth from step to step, in words.

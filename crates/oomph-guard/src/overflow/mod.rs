@@ -33,7 +33,6 @@ use trial::Trial;
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the device.
     Device,
     /// In host memory that the device reaches.
     Host,
@@ -52,7 +51,6 @@ impl Place {
 pub trait Driver {
     /// A piece of physical memory.
     fn create(&mut self, place: Place, bytes: u64) -> Option<u64>;
-    /// Gives a piece back.
     fn release(&mut self, piece: u64);
     /// Addresses with nothing behind them.
     fn reserve(&mut self, bytes: u64) -> Option<u64>;
@@ -68,7 +66,6 @@ pub trait Driver {
     fn open_to_host(&mut self, _address: u64, _bytes: u64) {}
     /// Begins to copy.
     fn copy(&mut self, to: u64, from: u64, bytes: u64) -> bool;
-    /// Waits for the copies.
     fn finish_copies(&mut self) -> bool;
     /// Waits until the GPU is idle.
     fn synchronize(&mut self) -> bool;
@@ -107,12 +104,9 @@ impl Backing {
 /// What lives in a block, as the recorder knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
-    /// Not known.
     #[default]
     Unknown,
-    /// Weights.
     Parameter,
-    /// Gradients.
     Gradient,
     /// What the optimizer keeps, touched only in its step.
     State,
@@ -239,7 +233,6 @@ impl Segment {
 /// A request that met the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Served {
-    /// Where.
     pub address: u64,
     /// How many bytes.
     pub size: u64,
@@ -369,12 +362,10 @@ impl<D: Driver> Overflow<D> {
             * GRANULE
     }
 
-    /// The driver.
     pub fn driver(&self) -> &D {
         &self.driver
     }
 
-    /// What happened so far.
     pub fn totals(&self) -> Totals {
         let mut totals = self.totals.clone();
         if let Some(since) = self.on_host_since {

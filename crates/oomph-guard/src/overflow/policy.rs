@@ -14,7 +14,7 @@
 //! Moves wait for the GPU. They are left off while a graph is captured, and for good once the driver refused one.
 
 use super::trial::Pattern;
-use super::{Backing, Driver, Kind, Overflow, Part, Place, Tracking};
+use super::{Backing, Driver, Kind, Overflow, Part, Place};
 use crate::GRANULE;
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -116,7 +116,6 @@ impl<D: Driver> Overflow<D> {
         self.bring_in(found, room);
     }
 
-    /// An optimizer's step begins.
     pub fn optimizer_begins(&mut self) {
         self.synchronized = false;
         self.in_optimizer = true;
@@ -243,9 +242,10 @@ impl<D: Driver> Overflow<D> {
         self.move_in(&at_most(found, room));
     }
 
-    /// Whether blocks of that segment are known. For tests and the report.
+    /// Whether blocks of that segment are known.
+    #[cfg(test)]
     pub fn is_tracked(&self, base: u64) -> bool {
-        self.segments.get(&base).is_some_and(|segment| segment.tracking == Tracking::Tracked)
+        self.segments.get(&base).is_some_and(|segment| segment.tracking == super::Tracking::Tracked)
     }
 }
 

@@ -97,6 +97,7 @@ impl Trial {
     }
 
     /// Whether it was chosen by measurement.
+    #[cfg(test)]
     pub fn is_settled(&self) -> bool {
         matches!(self.stage, Stage::Kept(..))
     }

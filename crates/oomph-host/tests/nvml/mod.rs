@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-pub struct FakeNvml {
+pub(crate) struct FakeNvml {
     _folder: tempfile::TempDir,
     pub library: PathBuf,
 }
 
 impl FakeNvml {
-    pub fn new(settings: &str) -> Self {
+    pub(crate) fn new(settings: &str) -> Self {
         static BUILT: OnceLock<Vec<u8>> = OnceLock::new();
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libnvidia-ml.so.1");
@@ -32,7 +32,7 @@ impl FakeNvml {
     }
 
     /// Lines NAME=VALUE, as the header of the source has them.
-    pub fn set(&self, settings: &str) {
+    pub(crate) fn set(&self, settings: &str) {
         let beside = self.library.with_file_name("libnvidia-ml.so.1.conf");
         let before = beside.with_extension("new");
         std::fs::write(&before, settings).unwrap();

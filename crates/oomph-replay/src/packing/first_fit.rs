@@ -107,7 +107,7 @@ pub(super) const RECIPES: [Recipe; 14] = [
 
 impl Recipe {
     /// `crowding` is the most bytes alive during each item's life.
-    pub fn order(self, timeline: &Timeline, crowding: &[u64]) -> Order {
+    pub(super) fn order(self, timeline: &Timeline, crowding: &[u64]) -> Order {
         let crest = u128::from(timeline.peak()) * u128::from(self.crest_percent);
         order_by(timeline, |i, item| {
             let in_crest = u128::from(crowding[i]) * 100 >= crest;

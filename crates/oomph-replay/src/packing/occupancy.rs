@@ -65,12 +65,12 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
-    pub fn new(moments: usize) -> Self {
+    pub(super) fn new(moments: usize) -> Self {
         let leaves = moments.max(1).next_power_of_two();
         Occupancy { leaves, nodes: vec![Node::default(); 2 * leaves], cursors: Vec::new() }
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         for node in &mut self.nodes {
             node.taken_throughout.ranges.clear();
             node.taken_sometime.ranges.clear();
@@ -78,7 +78,7 @@ impl Occupancy {
     }
 
     /// Marks the addresses `start..end` as taken during `moments`.
-    pub fn insert(&mut self, moments: Range<usize>, start: u64, end: u64) {
+    pub(super) fn insert(&mut self, moments: Range<usize>, start: u64, end: u64) {
         let leaves = self.leaves;
         let nodes = &mut self.nodes;
         visit(leaves, moments, |node, whole| {
@@ -91,7 +91,7 @@ impl Occupancy {
     }
 
     /// The lowest address, at least `from`, with `size` bytes free above it during all of `moments`.
-    pub fn lowest_gap(&mut self, moments: Range<usize>, size: u64, from: u64) -> u64 {
+    pub(super) fn lowest_gap(&mut self, moments: Range<usize>, size: u64, from: u64) -> u64 {
         let Occupancy { leaves, nodes, cursors } = self;
         cursors.clear();
         visit(*leaves, moments, |node, whole| {

@@ -8,23 +8,23 @@ use super::Buffer;
 /// A buffer that takes space, alive during the moments `first..end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
-    pub first: u32,
-    pub end: u32,
-    pub size: u64,
+    pub(super) first: u32,
+    pub(super) end: u32,
+    pub(super) size: u64,
     /// Index of the buffer this item stands for.
-    pub buffer: u32,
+    pub(super) buffer: u32,
 }
 
 impl Item {
-    pub fn span(&self) -> std::ops::Range<usize> {
+    pub(super) fn span(&self) -> std::ops::Range<usize> {
         self.first as usize..self.end as usize
     }
 
-    pub fn lifetime(&self) -> u32 {
+    pub(super) fn lifetime(&self) -> u32 {
         self.end - self.first
     }
 
-    pub fn area(&self) -> u128 {
+    pub(super) fn area(&self) -> u128 {
         u128::from(self.size) * u128::from(self.lifetime())
     }
 }
@@ -32,14 +32,14 @@ impl Item {
 /// All items of a problem and what is alive at every moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
-    pub items: Vec<Item>,
-    pub moments: usize,
+    pub(super) items: Vec<Item>,
+    pub(super) moments: usize,
     /// Live bytes at every moment, saturating.
-    pub load: Vec<u64>,
+    pub(super) load: Vec<u64>,
 }
 
 impl Timeline {
-    pub fn new(buffers: &[Buffer]) -> Self {
+    pub(super) fn new(buffers: &[Buffer]) -> Self {
         let count = buffers.len().min(u32::MAX as usize);
         let alive: Vec<u32> = (0..count as u32).filter(|&b| buffers[b as usize].takes_space()).collect();
         let mut births = alive.clone();
@@ -74,7 +74,7 @@ impl Timeline {
     }
 
     /// Builds a timeline of items whose moments are already known.
-    pub fn from_items(items: Vec<Item>, moments: usize) -> Self {
+    pub(super) fn from_items(items: Vec<Item>, moments: usize) -> Self {
         let mut change = vec![0i128; moments + 1];
         for item in &items {
             change[item.first as usize] += i128::from(item.size);
@@ -92,12 +92,12 @@ impl Timeline {
     }
 
     /// The most bytes alive at once.
-    pub fn peak(&self) -> u64 {
+    pub(super) fn peak(&self) -> u64 {
         self.load.iter().copied().max().unwrap_or(0)
     }
 
     /// For every item, the most bytes alive at once during its life.
-    pub fn crowding(&self) -> Vec<u64> {
+    pub(super) fn crowding(&self) -> Vec<u64> {
         let leaves = self.moments;
         let mut highest = vec![0; leaves];
         highest.extend_from_slice(&self.load);
@@ -108,7 +108,7 @@ impl Timeline {
     }
 
     /// The height of a placement of the items.
-    pub fn height(&self, offsets: &[u64]) -> u64 {
+    pub(super) fn height(&self, offsets: &[u64]) -> u64 {
         self.items
             .iter()
             .zip(offsets)
@@ -118,7 +118,7 @@ impl Timeline {
     }
 
     /// Splits at the moments that no item lives across; the parts can be placed independently.
-    pub fn split(self) -> Vec<Timeline> {
+    pub(super) fn split(self) -> Vec<Timeline> {
         let mut items = self.items;
         items.sort_by_key(|item| item.first);
         let mut parts = Vec::new();

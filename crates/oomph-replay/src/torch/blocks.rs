@@ -5,7 +5,6 @@ use std::ops::{Index, IndexMut};
 
 pub(super) type BlockId = u32;
 
-/// No block.
 pub(super) const NONE: BlockId = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

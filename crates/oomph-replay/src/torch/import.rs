@@ -9,13 +9,10 @@ use oomph_trace::PoolId;
 /// A segment (or a mapped piece of an expandable one) that is there already.
 #[derive(Clone, Debug)]
 pub struct ImportedSegment {
-    /// Where it starts.
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Its stream.
     pub stream: u32,
-    /// Its pool.
     pub pool: PoolId,
     /// Whether it serves requests of at most 1 MiB.
     pub small: bool,
@@ -28,7 +25,6 @@ pub struct ImportedSegment {
 /// A block that is taken already.
 #[derive(Clone, Copy, Debug)]
 pub struct ImportedBlock {
-    /// Where it starts.
     pub address: u64,
     /// Its bytes.
     pub size: u64,

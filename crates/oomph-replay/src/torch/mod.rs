@@ -25,7 +25,6 @@ use oomph_settings::version::{TieBreak, Version};
 use oomph_trace::{DEFAULT_POOL, PoolId};
 use std::collections::BTreeMap;
 
-/// The model.
 #[derive(Clone, Debug)]
 pub struct Torch {
     conf: Conf,

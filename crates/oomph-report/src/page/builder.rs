@@ -26,15 +26,11 @@ const SAMPLES: usize = 2_000;
 pub enum WhatIf {
     /// As long as people like to wait for it.
     Auto,
-    /// All.
     Always,
-    /// None.
     Never,
 }
 
-/// What was asked for.
 pub struct Wanted {
-    /// Whether to replay.
     pub what_if: WhatIf,
     /// How much memory to ask about.
     pub memory: Option<Memory>,
@@ -95,7 +91,6 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Nothing yet.
     pub fn new(wanted: Wanted) -> Self {
         Self {
             wanted,
@@ -108,7 +103,6 @@ impl Builder {
         }
     }
 
-    /// Puts a recording in.
     pub fn add(&mut self, name: String, recording: Recording, means: &Means) -> Result<(), ConfError> {
         let (read, details) = Read::of(name, &recording);
         for (index, detail) in details.devices.iter().enumerate() {
@@ -163,7 +157,6 @@ impl Builder {
         (events as usize <= MOST_REPLAYED).then_some(Again { subject, recording, ordinal })
     }
 
-    /// Replays it.
     pub fn replay(&mut self, again: Again, recording: &Recording, means: &Means) -> Result<(), ConfError> {
         let (read, details) = Read::of(self.read[again.recording].name.clone(), recording);
         let Some(found) =

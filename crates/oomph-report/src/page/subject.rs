@@ -39,12 +39,10 @@ pub struct Subject {
     pub(super) span: Option<Span>,
 }
 
-/// A stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// In microseconds since 1970.
     pub start: i64,
-    /// How long.
     pub micros: u64,
 }
 

@@ -7,7 +7,7 @@ use super::subject::Subject;
 use std::path::{Path, PathBuf};
 
 /// The run that a recording of RAM belongs to, by its name: `train` of `train-ram.oomph` and `train-ram-1234.oomph`.
-pub fn run_of_ram(file: &Path) -> Option<&str> {
+pub(super) fn run_of_ram(file: &Path) -> Option<&str> {
     let stem = stem(file)?;
     let (run, rest) = stem.rsplit_once("-ram")?;
     let is_process = |rest: &str| {

@@ -4,7 +4,7 @@ use crate::shapes::{Field, Kind, Shape, Shapes};
 use serde_json::{Map, Value};
 
 /// What is wrong with a document, each with where it is.
-pub fn document(text: &str, shapes: &Shapes, name: &str) -> Vec<String> {
+pub(crate) fn document(text: &str, shapes: &Shapes, name: &str) -> Vec<String> {
     let Value::Object(mut document) = serde_json::from_str(text).unwrap() else { panic!("not an object") };
     let version = document.shift_remove("schema_version");
     let mut wrong = Vec::new();

@@ -10,7 +10,7 @@ const START: &str = "<!-- fields of ";
 const END: &str = "<!-- end of fields -->";
 
 /// The page with its tables made anew.
-pub fn filled(page: &str, shapes: &Shapes) -> String {
+pub(crate) fn filled(page: &str, shapes: &Shapes) -> String {
     let tables = Tables { shapes, headings: headings(page, shapes) };
     let mut out = String::new();
     let mut lines = page.lines();

@@ -4,7 +4,7 @@ use crate::shapes::{Field, Kind, Shape, Shapes, Variant};
 use serde_json::{Map, Value, json};
 
 /// The schema of a document that is of one of these types. More keys may come at any time, so none is forbidden.
-pub fn document(shapes: &Shapes, names: &[&str]) -> String {
+pub(crate) fn document(shapes: &Shapes, names: &[&str]) -> String {
     let mut schema = Schema { shapes, wanted: names.iter().map(|name| shapes.find(name)).collect() };
     let mut all = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

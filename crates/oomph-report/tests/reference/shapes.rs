@@ -5,7 +5,7 @@ use syn::{Attribute, Expr, Fields, GenericArgument, Item, Lit, Meta, PathArgumen
 
 /// What a value looks like in JSON.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
+pub(crate) enum Shape {
     Integer,
     Number,
     Text,
@@ -24,7 +24,7 @@ pub enum Shape {
 }
 
 #[derive(Clone, Debug)]
-pub struct Field {
+pub(crate) struct Field {
     pub key: String,
     pub doc: String,
     pub shape: Shape,
@@ -35,14 +35,14 @@ pub struct Field {
 }
 
 #[derive(Clone, Debug)]
-pub struct Variant {
+pub(crate) struct Variant {
     pub key: String,
     pub doc: String,
     pub fields: Vec<Field>,
 }
 
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Object(Vec<Field>),
     /// One of these words.
     Words(Vec<Variant>),
@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub struct Named {
+pub(crate) struct Named {
     pub name: String,
     pub doc: String,
     pub kind: Kind,
@@ -72,12 +72,12 @@ struct Found {
 }
 
 /// All types that are serialized.
-pub struct Shapes {
+pub(crate) struct Shapes {
     found: Vec<Found>,
 }
 
 impl Shapes {
-    pub fn read(crates: &Path, names: &[&str]) -> Self {
+    pub(crate) fn read(crates: &Path, names: &[&str]) -> Self {
         let mut found = Vec::new();
         for name in names {
             let source = crates.join(name).join("src");
@@ -111,7 +111,7 @@ impl Shapes {
     }
 
     /// A type by enough of its path to be the only one: `json::explain::Recording`, `oomph_data::Profile`.
-    pub fn find(&self, path: &str) -> usize {
+    pub(crate) fn find(&self, path: &str) -> usize {
         let parts: Vec<String> = path.split("::").map(str::to_owned).collect();
         let (name, modules) = parts.split_last().unwrap();
         let fits = |one: &Found| one.name == *name && modules.iter().all(|part| one.module.contains(part));
@@ -159,12 +159,12 @@ impl Shapes {
     }
 
     /// A type's name, with its file's before it: several verbs have a `Device`.
-    pub fn label(&self, index: usize) -> String {
+    pub(crate) fn label(&self, index: usize) -> String {
         let Found { name, module, .. } = &self.found[index];
         format!("{}.{name}", module.last().unwrap())
     }
 
-    pub fn get(&self, index: usize) -> Named {
+    pub(crate) fn get(&self, index: usize) -> Named {
         let found = &self.found[index];
         let (attributes, kind) = match &found.item {
             Item::Struct(one) => {

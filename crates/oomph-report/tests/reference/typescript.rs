@@ -8,7 +8,7 @@ const HEAD: &str = "\
 ";
 
 /// The types that are named, and all that these mention.
-pub fn types(shapes: &Shapes, names: &[&str]) -> String {
+pub(crate) fn types(shapes: &Shapes, names: &[&str]) -> String {
     let mut wanted: Vec<usize> = names.iter().map(|name| shapes.find(name)).collect();
     let mut out = HEAD.to_owned();
     let mut next = 0;

@@ -20,11 +20,9 @@ pub struct Conf {
     pub roundup_power2_divisions: [u32; 16],
     /// `garbage_collection_threshold`; 0 is off.
     pub garbage_collection_threshold: f64,
-    /// `expandable_segments`.
     pub expandable_segments: bool,
     /// `per_process_memory_fraction`; 1 is no limit.
     pub per_process_memory_fraction: f64,
-    /// `throw_on_cudamalloc_oom`.
     pub throw_on_cudamalloc_oom: bool,
 }
 

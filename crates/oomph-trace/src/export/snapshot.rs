@@ -25,7 +25,6 @@ pub(super) trait Encoder {
     }
 }
 
-/// Writes the whole snapshot.
 pub(super) fn encode(recording: &Recording, out: &mut impl Encoder) -> io::Result<()> {
     let knows_overflow = recording.devices.iter().any(|device| device.overflowed.is_some());
     let knows_most = recording.devices.iter().any(|device| device.max_entries.is_some());

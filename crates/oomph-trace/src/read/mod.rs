@@ -38,43 +38,25 @@ pub enum ReadError {
         names.as_ref().map(|n| format!(" ({opcode} {n})")).unwrap_or_else(|| format!(" ({opcode})"))
     )]
     Refused {
-        /// The pickle opcode.
         opcode: &'static str,
-        /// Where.
         offset: u64,
         /// What it would have imported.
         names: Option<String>,
     },
     /// A pickle opcode that nothing known writes.
     #[error("byte {offset} is not a pickle opcode (0x{opcode:02x}): the file is damaged")]
-    UnknownOpcode {
-        /// The byte.
-        opcode: u8,
-        /// Where.
-        offset: u64,
-    },
+    UnknownOpcode { opcode: u8, offset: u64 },
     /// A pickle protocol that is too old or too new.
     #[error("pickle protocol {protocol} is not supported (2 to 5 are)")]
-    Protocol {
-        /// The protocol.
-        protocol: u8,
-    },
+    Protocol { protocol: u8 },
     /// The pickle contradicts itself.
     #[error("damaged at byte {offset}: {what}")]
-    Malformed {
-        /// Where.
-        offset: u64,
-        /// How.
-        what: &'static str,
-    },
+    Malformed { offset: u64, what: &'static str },
     /// The file ends before anything useful.
     #[error(
         "the file ends at byte {offset}, before any event or segment: it was cut off while being written"
     )]
-    TruncatedTooEarly {
-        /// Where.
-        offset: u64,
-    },
+    TruncatedTooEarly { offset: u64 },
     /// Not well-formed JSON.
     #[error("damaged JSON at line {line}, column {column}: {what}")]
     Json {

@@ -22,12 +22,12 @@ use crate::finding::{Basis, Finding, Fix, Grade};
 use crate::sources::Phase;
 use oomph_words::bytes;
 
-pub const CODE: &str = "OM505";
+pub(crate) const CODE: &str = "OM505";
 
 /// The checkpoint and the weights are alike within this factor: one may have the optimizer's state, the other half the precision.
 const ALIKE: u64 = 4;
 
-pub fn check(context: &HostContext) -> Vec<Finding> {
+pub(crate) fn check(context: &HostContext) -> Vec<Finding> {
     let (mut checkpoint, mut weights): (Vec<&Block>, Vec<&Block>) = (Vec::new(), Vec::new());
     for block in context.at_peak() {
         let facts = context.facts(block);

@@ -25,7 +25,7 @@ use crate::finding::{Basis, Finding, Fix, Grade, Severity};
 use hashbrown::HashMap;
 use oomph_words::bytes;
 
-pub const CODE: &str = "OM501";
+pub(crate) const CODE: &str = "OM501";
 
 /// Types of numbers differ by so much at the most.
 const MOST_TIMES: u64 = 8;
@@ -34,7 +34,7 @@ const OFF: f64 = 0.03;
 /// So soon after the copy was made, as a share of the recording, its original is gone: it was there for the conversion only.
 const SOON: f64 = 0.01;
 
-pub fn check(context: &HostContext) -> Vec<Finding> {
+pub(crate) fn check(context: &HostContext) -> Vec<Finding> {
     let (by_function, by_size) = (by_function(context), by_size(context));
     by_function.iter().chain(&by_size).map(|pair| finding(context, pair)).collect()
 }

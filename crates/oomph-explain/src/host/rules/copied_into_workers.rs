@@ -21,14 +21,14 @@ use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Where};
 use oomph_words::bytes;
 use std::collections::BTreeMap;
 
-pub const CODE: &str = "OM507";
+pub(crate) const CODE: &str = "OM507";
 
 /// By how much copies may differ: each worker has some of its own.
 const SAME: f64 = 0.1;
 /// The least share of a process's own peak.
 const LEAST_SHARE: f64 = 0.05;
 
-pub fn check(all: &[&HostExplanation]) -> Vec<Finding> {
+pub(crate) fn check(all: &[&HostExplanation]) -> Vec<Finding> {
     let mut lines: BTreeMap<&Place, Vec<u64>> = BTreeMap::new();
     for host in all {
         for line in &host.taken_over {

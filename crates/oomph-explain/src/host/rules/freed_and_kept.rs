@@ -21,7 +21,7 @@ use super::matters;
 use crate::finding::{Basis, Finding, Fix, Grade, Severity};
 use oomph_words::{bytes, percent};
 
-pub const CODE: &str = "OM506";
+pub(crate) const CODE: &str = "OM506";
 
 /// So long it must last, in microseconds, and as a share of the recording.
 const LASTS: f64 = 1e6;
@@ -31,7 +31,7 @@ const LEAST_SHARE: f64 = 0.3;
 /// Above this, it is a warning.
 const MUCH: f64 = 0.5;
 
-pub fn check(context: &HostContext) -> Vec<Finding> {
+pub(crate) fn check(context: &HostContext) -> Vec<Finding> {
     let counted = context.counted();
     // The first of several: what the kernel counts may never go down again.
     let Some((highest, peak)) = counted.iter().enumerate().rev().max_by_key(|(_, one)| one.asked) else {

@@ -3,13 +3,13 @@
 //! As in `crate::rules`, which lists them: one rule a file, its header is its documentation. A rule is a function of a [`HostContext`](super::HostContext), or of what is
 //! seen of several processes.
 
-pub mod checkpoint_beside_weights;
-pub mod converted_copy;
-pub mod copied_into_workers;
-pub mod freed_and_kept;
-pub mod put_together_in_a_loop;
-pub mod ram_grows;
-pub mod text_as_objects;
+pub(crate) mod checkpoint_beside_weights;
+pub(crate) mod converted_copy;
+pub(crate) mod copied_into_workers;
+pub(crate) mod freed_and_kept;
+pub(crate) mod put_together_in_a_loop;
+pub(crate) mod ram_grows;
+pub(crate) mod text_as_objects;
 
 use crate::finding::Severity;
 
@@ -24,7 +24,6 @@ fn matters(bytes: u64, peak: u64) -> bool {
     bytes >= LEAST && bytes as f64 >= LEAST_SHARE * peak as f64
 }
 
-/// How much it matters.
 fn severity(bytes: u64, peak: u64) -> Severity {
     if bytes as f64 >= MUCH * peak as f64 { Severity::Warning } else { Severity::Note }
 }

@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 use oomph_trace::StackId;
 use oomph_words::{bytes, grouped};
 
-pub const CODE: &str = "OM502";
+pub(crate) const CODE: &str = "OM502";
 
 /// So many blocks make a loop.
 const LEAST_BLOCKS: usize = 8;
@@ -37,7 +37,7 @@ const STEADILY: usize = 9;
 /// Of the blocks, in tenths, so many live until the next is there: who grows in place gives the old back first.
 const BESIDE: usize = 5;
 
-pub fn check(context: &HostContext) -> Vec<Finding> {
+pub(crate) fn check(context: &HostContext) -> Vec<Finding> {
     // By whole stacks: what a line puts together and what it puts to it are not of one size.
     let mut stacks: HashMap<StackId, Vec<&Block>> = HashMap::new();
     for block in &context.blocks.all {

@@ -21,14 +21,14 @@ use super::matters;
 use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Where};
 use oomph_words::{bytes, grouped};
 
-pub const CODE: &str = "OM503";
+pub(crate) const CODE: &str = "OM503";
 
 /// So many blocks more than at the beginning: again and again.
 const LEAST_BLOCKS: u64 = 8;
 /// What grows for less than this may be loading.
 const LONG: f64 = 60.0;
 
-pub fn check(context: &HostContext) -> Vec<Finding> {
+pub(crate) fn check(context: &HostContext) -> Vec<Finding> {
     let growing: Vec<_> = (context.growth.iter())
         .map(|(_, growth)| growth)
         .filter(|growth| growth.blocks >= LEAST_BLOCKS && matters(growth.bytes, context.peak()))

@@ -21,9 +21,9 @@ use super::{matters, severity};
 use crate::finding::{Basis, Finding, Fix, Grade};
 use oomph_words::bytes;
 
-pub const CODE: &str = "OM504";
+pub(crate) const CODE: &str = "OM504";
 
-pub fn check(context: &HostContext) -> Vec<Finding> {
+pub(crate) fn check(context: &HostContext) -> Vec<Finding> {
     let objects: Vec<&Block> = (context.at_peak())
         .filter(|block| context.kind(block) == HostKind::Objects && context.under(block).reading)
         .collect();

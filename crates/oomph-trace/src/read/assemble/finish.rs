@@ -17,7 +17,7 @@ const MOST_OF_A_SETTING: usize = 64;
 
 impl Assembler {
     /// Closes whatever a truncated file left open, so that what was read is not lost.
-    pub fn close_what_is_open(&mut self) {
+    pub(crate) fn close_what_is_open(&mut self) {
         while let Some(mark) = self.pop_mark() {
             let mark = mark.min(self.stack.len());
             match mark.checked_sub(1).map(|i| self.stack[i].view()) {
@@ -67,7 +67,7 @@ impl Assembler {
     }
 
     /// The recording, from the one value that is left on the stack.
-    pub fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
+    pub(crate) fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
         self.check()?;
         let root = self.stack.first().copied().ok_or(ReadError::NotASnapshot)?;
         let top = match root.view() {

@@ -21,7 +21,7 @@ pub(super) enum DictState {
 }
 
 /// Texts longer than this are cut: nothing in a snapshot is that long, and a name of a megabyte is useless, and is looked at again and again.
-pub const LONGEST_TEXT: usize = 1 << 16;
+pub(crate) const LONGEST_TEXT: usize = 1 << 16;
 
 fn cut(text: &str) -> &str {
     let end = (0..=LONGEST_TEXT).rev().find(|&end| text.is_char_boundary(end));
@@ -60,7 +60,7 @@ pub(super) struct Skipped {
 }
 
 /// The machine: a stack of values, and what finished ones turned out to be.
-pub struct Assembler {
+pub(crate) struct Assembler {
     budget: Budget,
     /// Values that the stack may hold before [`Assembler::make_room`] is asked; none once the budget is spent.
     room: usize,
@@ -95,7 +95,7 @@ pub(super) struct RawSegment {
 }
 
 impl Assembler {
-    pub fn new(budget: Budget) -> Self {
+    pub(crate) fn new(budget: Budget) -> Self {
         let mut strings = Strings::default();
         for text in known::TEXTS {
             strings.intern(text);
@@ -131,7 +131,7 @@ impl Assembler {
 
     /// Bytes that are about to be stored. False if they must not be: nothing more is read then.
     #[inline]
-    pub fn charge(&mut self, bytes: usize, what: &'static str) -> bool {
+    pub(crate) fn charge(&mut self, bytes: usize, what: &'static str) -> bool {
         let may = self.budget.charge(bytes, what);
         if !may {
             self.room = 0;
@@ -141,7 +141,7 @@ impl Assembler {
 
     /// Steps that are about to be done. False if they must not be: nothing more is read then.
     #[inline]
-    pub fn work(&mut self, steps: usize, what: &'static str) -> bool {
+    pub(crate) fn work(&mut self, steps: usize, what: &'static str) -> bool {
         let may = self.budget.work(steps, what);
         if !may {
             self.room = 0;
@@ -151,13 +151,13 @@ impl Assembler {
 
     /// Whether [`Assembler::make_room`] must be asked before anything is pushed.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         self.stack.len() >= self.room
     }
 
     /// Room for more values on the stack, or why there is none. (The C++ writer leaves a whole trace there before it closes the list.)
     #[cold]
-    pub fn make_room(&mut self) -> Result<(), Swells> {
+    pub(crate) fn make_room(&mut self) -> Result<(), Swells> {
         const VALUES: usize = 1 << 12;
         self.check()?;
         // Twice: room grows by doubling.
@@ -168,24 +168,24 @@ impl Assembler {
     }
 
     /// Why nothing more may be read, if so.
-    pub fn check(&self) -> Result<(), Swells> {
+    pub(crate) fn check(&self) -> Result<(), Swells> {
         self.budget.refused().map_or(Ok(()), Err)
     }
 
     #[inline]
-    pub fn push(&mut self, value: Value) {
+    pub(crate) fn push(&mut self, value: Value) {
         self.stack.push(value);
     }
 
     #[inline]
-    pub fn push_int(&mut self, value: i64) {
+    pub(crate) fn push_int(&mut self, value: i64) {
         match Value::int(value) {
             Some(value) => self.stack.push(value),
             None => self.push_wide(i128::from(value)),
         }
     }
 
-    pub fn push_wide(&mut self, value: i128) {
+    pub(crate) fn push_wide(&mut self, value: i128) {
         match i64::try_from(value).ok().and_then(Value::int) {
             Some(small) => self.stack.push(small),
             None => {
@@ -196,18 +196,18 @@ impl Assembler {
         }
     }
 
-    pub fn push_float(&mut self, value: f64) {
+    pub(crate) fn push_float(&mut self, value: f64) {
         self.charge(12, "numbers");
         self.stack.push(Value::tagged(4, self.floats.len() as u64));
         self.floats.push(value);
     }
 
-    pub fn push_text(&mut self, text: &str) {
+    pub(crate) fn push_text(&mut self, text: &str) {
         let id = self.intern(text);
         self.stack.push(Value::text(id));
     }
 
-    pub fn intern(&mut self, text: &str) -> StringId {
+    pub(crate) fn intern(&mut self, text: &str) -> StringId {
         let text = if text.len() > LONGEST_TEXT { cut(text) } else { text };
         let before = self.strings.len();
         let id = self.strings.intern(text);
@@ -218,7 +218,7 @@ impl Assembler {
     }
 
     #[inline]
-    pub fn push_new_list(&mut self) -> u32 {
+    pub(crate) fn push_new_list(&mut self) -> u32 {
         let id = self.lists.len() as u32;
         self.charge(16, "lists");
         self.stack.push(Value::list(id));
@@ -227,25 +227,25 @@ impl Assembler {
     }
 
     #[inline]
-    pub fn push_new_dict(&mut self) {
+    pub(crate) fn push_new_dict(&mut self) {
         self.charge(12, "dictionaries");
         self.stack.push(Value::dict(self.dicts.len() as u32));
         self.dicts.push(DictState::Empty);
     }
 
     #[inline]
-    pub fn mark(&mut self) {
+    pub(crate) fn mark(&mut self) {
         self.marks.push(self.stack.len() as u32);
     }
 
     #[inline]
-    pub fn top(&self) -> Option<Value> {
+    pub(crate) fn top(&self) -> Option<Value> {
         // A value below the innermost mark is not on top of anything.
         let floor = self.marks.last().map_or(0, |&m| m as usize);
         if self.stack.len() > floor { self.stack.last().copied() } else { None }
     }
 
-    pub fn pop(&mut self) -> Option<Value> {
+    pub(crate) fn pop(&mut self) -> Option<Value> {
         let top = self.top();
         if top.is_some() {
             self.stack.pop();
@@ -253,31 +253,31 @@ impl Assembler {
         top
     }
 
-    pub fn pop_mark(&mut self) -> Option<usize> {
+    pub(crate) fn pop_mark(&mut self) -> Option<usize> {
         self.marks.pop().map(|m| m as usize)
     }
 
     /// How many values are on the stack.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.stack.len()
     }
 
-    pub fn truncate(&mut self, length: usize) {
+    pub(crate) fn truncate(&mut self, length: usize) {
         self.stack.truncate(length);
     }
 
     /// Where the topmost `count` values start, if that many lie above the innermost mark.
     #[inline]
-    pub fn above_mark(&self, count: usize) -> Option<usize> {
+    pub(crate) fn above_mark(&self, count: usize) -> Option<usize> {
         let floor = self.marks.last().map_or(0, |&m| m as usize);
         self.stack.len().checked_sub(count).filter(|&start| start >= floor)
     }
 
-    pub fn depth_is_one(&self) -> bool {
+    pub(crate) fn depth_is_one(&self) -> bool {
         self.stack.len() == 1 && self.marks.is_empty()
     }
 
-    pub fn describe(&self, value: Value) -> &str {
+    pub(crate) fn describe(&self, value: Value) -> &str {
         match value.view() {
             View::Text(id) => self.strings.get(id),
             _ => "?",
@@ -285,7 +285,7 @@ impl Assembler {
     }
 
     /// `start..` are the elements of a tuple.
-    pub fn close_tuple(&mut self, start: usize) {
+    pub(crate) fn close_tuple(&mut self, start: usize) {
         let start = start.min(self.stack.len());
         self.charge(12 * (self.stack.len() - start + 1), "tuples");
         self.tuple_items.extend(self.stack.drain(start..));
@@ -302,7 +302,7 @@ impl Assembler {
 
     /// `start..` are items for the list below `start`. False if there is no list there.
     #[inline]
-    pub fn append_items(&mut self, start: usize) -> bool {
+    pub(crate) fn append_items(&mut self, start: usize) -> bool {
         let Some(View::List(list)) = start.checked_sub(1).and_then(|i| self.stack.get(i)).map(|v| v.view())
         else {
             return false;
@@ -448,7 +448,7 @@ impl Assembler {
     /// `start..` are keys and values for the dictionary below `start`. False if there is none, or one
     /// value is without its key.
     #[inline]
-    pub fn set_items(&mut self, start: usize) -> bool {
+    pub(crate) fn set_items(&mut self, start: usize) -> bool {
         let Some(View::Dict(dict)) = start.checked_sub(1).and_then(|i| self.stack.get(i)).map(|v| v.view())
         else {
             return false;
@@ -487,7 +487,7 @@ impl Assembler {
 
     /// The stack that a value stands for, if it is a list that can be one.
     #[inline]
-    pub fn stack_of(&mut self, value: Value) -> Option<StackId> {
+    pub(crate) fn stack_of(&mut self, value: Value) -> Option<StackId> {
         match value.view() {
             View::Stack(stack) => Some(stack),
             View::List(list) => match *self.lists.get(list as usize)? {
@@ -506,7 +506,7 @@ impl Assembler {
     }
 
     /// Whether the value on top is a finished event.
-    pub fn top_is_event(&self) -> bool {
+    pub(crate) fn top_is_event(&self) -> bool {
         self.top().is_some_and(|value| matches!(self.row(value), Some((Rows::Events, _))))
     }
 }

@@ -9,13 +9,13 @@ use oomph_settings::rounding::LARGEST_SIZE;
 
 /// An event that a front end has decoded by itself. `stream` is the raw handle.
 #[derive(Clone, Copy)]
-pub struct EventRow {
-    pub action: Action,
-    pub address: u64,
-    pub size: u64,
-    pub stream: i64,
-    pub stack: StackId,
-    pub time: i64,
+pub(crate) struct EventRow {
+    pub(crate) action: Action,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: i64,
+    pub(crate) stack: StackId,
+    pub(crate) time: i64,
 }
 
 /// What rows take, with room to grow and with what a pickle remembers of them.
@@ -121,7 +121,7 @@ impl Assembler {
 
     /// Pushes a whole event, as if its dictionary had been put together here.
     #[inline]
-    pub fn push_event(&mut self, event: EventRow) -> Value {
+    pub(crate) fn push_event(&mut self, event: EventRow) -> Value {
         let value = Value::event(self.add_event(event));
         self.stack.push(value);
         value
@@ -392,7 +392,7 @@ pub(super) fn identifies_dict(key: Option<StringId>) -> bool {
 }
 
 #[inline]
-pub fn action_of(value: Value) -> Action {
+pub(crate) fn action_of(value: Value) -> Action {
     match value.key() {
         Some(known::ALLOC) => Action::Alloc,
         Some(known::FREE_REQUESTED) => Action::FreeRequested,

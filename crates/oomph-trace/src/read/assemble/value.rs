@@ -5,12 +5,12 @@ use crate::intern::{StackId, StringId};
 macro_rules! known_strings {
     ($($name:ident = $text:literal),* $(,)?) => {
         /// Strings whose ids are fixed, so that recognising a key is comparing two integers.
-        pub mod known {
+        pub(crate) mod known {
             #![allow(non_camel_case_types, clippy::upper_case_acronyms)]
             #[repr(u32)]
             enum Order { EMPTY, $($name),* }
-            $(pub const $name: u32 = Order::$name as u32;)*
-            pub const TEXTS: &[&str] = &["", $($text),*];
+            $(pub(crate) const $name: u32 = Order::$name as u32;)*
+            pub(crate) const TEXTS: &[&str] = &["", $($text),*];
             const _: () = assert!(Order::EMPTY as u32 == 0);
         }
     };
@@ -39,14 +39,14 @@ known_strings! {
 /// A value on the machine's stack: 60 bits of content over 4 bits of kind, so that a hostile file of
 /// one-byte opcodes costs eight bytes each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Value(u64);
+pub(crate) struct Value(u64);
 
 const TAG_BITS: u32 = 4;
 const INLINE_INT_MAX: i64 = (1 << 59) - 1;
 
 /// What a [`Value`] holds.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum View {
+pub(crate) enum View {
     None,
     Bool(bool),
     Int(i64),
@@ -64,13 +64,13 @@ pub enum View {
 }
 
 impl Value {
-    pub const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
 
     pub(super) const fn tagged(tag: u64, payload: u64) -> Self {
         Self(payload << TAG_BITS | tag)
     }
 
-    pub fn bool(value: bool) -> Self {
+    pub(crate) fn bool(value: bool) -> Self {
         Self::tagged(1, u64::from(value))
     }
 
@@ -81,28 +81,28 @@ impl Value {
         fits.then_some(Self((value as u64) << TAG_BITS | 2))
     }
 
-    pub fn text(id: StringId) -> Self {
+    pub(crate) fn text(id: StringId) -> Self {
         Self::tagged(5, u64::from(id))
     }
 
-    pub fn list(id: u32) -> Self {
+    pub(crate) fn list(id: u32) -> Self {
         Self::tagged(6, u64::from(id))
     }
 
-    pub fn dict(id: u32) -> Self {
+    pub(crate) fn dict(id: u32) -> Self {
         Self::tagged(7, u64::from(id))
     }
 
-    pub fn event(row: u32) -> Self {
+    pub(crate) fn event(row: u32) -> Self {
         Self::tagged(9, u64::from(row))
     }
 
-    pub fn stack(id: StackId) -> Self {
+    pub(crate) fn stack(id: StackId) -> Self {
         Self::tagged(10, u64::from(id))
     }
 
     #[inline]
-    pub fn view(self) -> View {
+    pub(crate) fn view(self) -> View {
         let payload = self.0 >> TAG_BITS;
         match self.0 & 15 {
             0 => View::None,
@@ -120,7 +120,7 @@ impl Value {
     }
 
     #[inline]
-    pub fn key(self) -> Option<StringId> {
+    pub(crate) fn key(self) -> Option<StringId> {
         match self.view() {
             View::Text(id) => Some(id),
             _ => None,

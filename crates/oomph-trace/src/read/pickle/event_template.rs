@@ -51,7 +51,7 @@ impl Key {
 
 /// The shape of an event, learned from one.
 #[derive(Default)]
-pub struct EventTemplate {
+pub(super) struct EventTemplate {
     keys: Vec<Key>,
     /// Whether the first keys are [`USUAL_START`].
     usual_start: bool,
@@ -77,12 +77,12 @@ impl EventTemplate {
     /// After this many misses in a row the shape has changed, and is learned again.
     const PATIENCE: u32 = 8;
 
-    pub fn wants_to_learn(&self) -> bool {
+    pub(super) fn wants_to_learn(&self) -> bool {
         self.keys.is_empty() || self.misses >= Self::PATIENCE
     }
 
     /// Takes the shape of the event that `bytes` is: `}`, MEMOIZE, `(`, keys and values, `u`.
-    pub fn learn(&mut self, bytes: &[u8], memo: &Memo) {
+    pub(super) fn learn(&mut self, bytes: &[u8], memo: &Memo) {
         self.misses = 0;
         self.keys = Self::shape(bytes, memo).unwrap_or_default();
         self.usual_start = self.keys.iter().map(|key| key.field).take(5).eq(USUAL_START);
@@ -90,7 +90,7 @@ impl EventTemplate {
     }
 
     /// Must be called when a memo slot is overwritten.
-    pub fn forget_slots(&mut self) {
+    pub(super) fn forget_slots(&mut self) {
         self.actions.clear();
         self.silent = None;
     }
@@ -161,7 +161,7 @@ impl EventTemplate {
     /// Decodes the event at the start of `bytes` and hands it over; gives its length. Nothing has happened
     /// if the answer is `None`. Behind the `available` bytes lies padding.
     #[inline]
-    pub fn decode(
+    pub(super) fn decode(
         &mut self,
         bytes: &[u8],
         available: usize,

@@ -12,7 +12,7 @@ use crate::read::assemble::{Assembler, Value};
 use crate::read::window::{Chunks, PADDING, Window};
 
 /// How a pickle ended.
-pub enum Ended {
+pub(super) enum Ended {
     Stop,
     Truncated,
 }
@@ -56,15 +56,15 @@ impl Shortcuts {
 }
 
 /// What reads opcodes.
-pub struct Machine {
-    pub assembler: Assembler,
+pub(super) struct Machine {
+    pub(super) assembler: Assembler,
     memo: Memo,
     shortcuts: Shortcuts,
     short_texts: Box<[(u64, StringId); 256]>,
 }
 
 impl Machine {
-    pub fn new(budget: Budget) -> Self {
+    pub(super) fn new(budget: Budget) -> Self {
         Self {
             assembler: Assembler::new(budget),
             memo: Memo::default(),
@@ -74,7 +74,7 @@ impl Machine {
         }
     }
 
-    pub fn run<C: Chunks>(&mut self, window: &mut Window<C>) -> Result<Ended, ReadError> {
+    pub(super) fn run<C: Chunks>(&mut self, window: &mut Window<C>) -> Result<Ended, ReadError> {
         window.fill(2)?;
         let (bytes, end) = window.bytes();
         let [op::PROTO, protocol, ..] = bytes[window.position..end] else {

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 /// What the pickle remembers. Texts, lists and dictionaries, which is nearly all that writers memoise, take
 /// four bytes a slot; a snapshot has several slots an event.
 #[derive(Default)]
-pub struct Memo {
+pub(super) struct Memo {
     slots: Vec<u32>,
     others: Vec<Value>,
     /// Slots far beyond those in use, which no writer makes: kept apart so that an index of four
@@ -21,7 +21,7 @@ impl Memo {
     const KIND_BITS: u32 = 29;
     const OTHER: u32 = 7;
     /// What a slot takes at most, with room to grow.
-    pub const SLOT: usize = 16;
+    pub(super) const SLOT: usize = 16;
 
     #[inline]
     fn pack(&mut self, value: Value) -> u32 {
@@ -41,13 +41,13 @@ impl Memo {
     }
 
     #[inline]
-    pub fn push(&mut self, value: Value) {
+    pub(super) fn push(&mut self, value: Value) {
         let packed = self.pack(value);
         self.slots.push(packed);
     }
 
     /// Sets a slot, and returns whether it held something else.
-    pub fn put(&mut self, slot: usize, value: Value) -> bool {
+    pub(super) fn put(&mut self, slot: usize, value: Value) -> bool {
         if slot == self.slots.len() {
             self.push(value);
             return false;
@@ -65,7 +65,7 @@ impl Memo {
     }
 
     #[inline(always)]
-    pub fn get(&self, slot: usize) -> Option<Value> {
+    pub(super) fn get(&self, slot: usize) -> Option<Value> {
         let Some(&packed) = self.slots.get(slot) else { return self.far.get(&slot).copied() };
         if packed == Self::UNSET {
             return self.far.get(&slot).copied();
@@ -84,7 +84,7 @@ impl Memo {
 
 /// The slot that a memo read at the start of `bytes` names, and the read's length.
 #[inline]
-pub fn memo_read(bytes: &[u8]) -> Option<(usize, usize)> {
+pub(super) fn memo_read(bytes: &[u8]) -> Option<(usize, usize)> {
     match bytes {
         [op::BINGET, slot, ..] => Some((usize::from(*slot), 2)),
         [op::LONG_BINGET, a, b, c, d, ..] => Some((u32::from_le_bytes([*a, *b, *c, *d]) as usize, 5)),

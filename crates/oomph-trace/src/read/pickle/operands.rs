@@ -3,18 +3,18 @@
 use crate::read::assemble::LONGEST_TEXT;
 
 #[inline]
-pub fn u32_at(bytes: &[u8], p: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], p: usize) -> u32 {
     bytes.get(p..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_le_bytes(*four))
 }
 
 #[inline]
-pub fn u64_at(bytes: &[u8], p: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], p: usize) -> u64 {
     bytes.get(p..).and_then(|rest| rest.first_chunk()).map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
 /// A little-endian two's complement number of at most eight bytes.
 #[inline]
-pub fn short_long(bytes: &[u8], p: usize, length: usize) -> i64 {
+pub(super) fn short_long(bytes: &[u8], p: usize, length: usize) -> i64 {
     if length == 0 {
         return 0;
     }
@@ -23,7 +23,7 @@ pub fn short_long(bytes: &[u8], p: usize, length: usize) -> i64 {
 }
 
 /// The same of any length; what does not fit is cut to the nearest that does.
-pub fn long(digits: &[u8]) -> i128 {
+pub(super) fn long(digits: &[u8]) -> i128 {
     let negative = digits.last().is_some_and(|&top| top >= 0x80);
     let fill = if negative { 0xff } else { 0 };
     if digits.len() > 16 && digits[16..].iter().any(|&d| d != fill) {
@@ -38,12 +38,12 @@ pub fn long(digits: &[u8]) -> i128 {
 
 /// A key for texts of up to seven bytes: the bytes and their number.
 #[inline]
-pub fn short_key(bytes: &[u8], p: usize, length: usize) -> u64 {
+pub(super) fn short_key(bytes: &[u8], p: usize, length: usize) -> u64 {
     (u64_at(bytes, p) & ((1u64 << (8 * length)) - 1)) | (length as u64) << 56
 }
 
 /// Texts are UTF-8 with Python's lone surrogates allowed; those become the replacement character.
-pub fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+pub(super) fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT)])
 }
 

@@ -9,14 +9,14 @@ use std::hash::BuildHasher;
 ///
 /// PyTorch writes a new list for every captured traceback, although most are alike: this is two thirds of
 /// the bytes of a real snapshot. The bytes of the reads name the stack, so one look-up serves for all.
-pub struct StackRun<'a> {
-    pub put: Put,
-    pub gets: &'a [u8],
-    pub length: usize,
+pub(super) struct StackRun<'a> {
+    pub(super) put: Put,
+    pub(super) gets: &'a [u8],
+    pub(super) length: usize,
 }
 
 /// Where the memo keeps it.
-pub enum Put {
+pub(super) enum Put {
     Nowhere,
     Next,
     Slot(usize),
@@ -24,7 +24,7 @@ pub enum Put {
 
 impl<'a> StackRun<'a> {
     #[inline]
-    pub fn at(bytes: &'a [u8]) -> Option<Self> {
+    pub(super) fn at(bytes: &'a [u8]) -> Option<Self> {
         let (put, start) = match *bytes.get(1)? {
             op::MEMOIZE => (Put::Next, 2),
             op::MARK => (Put::Nowhere, 1),
@@ -54,7 +54,7 @@ impl<'a> StackRun<'a> {
 ///
 /// Programs loop: after the same few stacks mostly comes the one that came the last time. That one is tried
 /// first, by comparing bytes; only when it fails is the run's end looked for and hashed.
-pub struct SeenStacks {
+pub(super) struct SeenStacks {
     bytes: Vec<u8>,
     seen: Vec<SeenStack>,
     table: HashTable<u32>,
@@ -92,7 +92,7 @@ impl SeenStacks {
 
     /// The stack that the reads at the start of `bytes` name, and their length, if it is the one expected.
     #[inline]
-    pub fn expected(&mut self, bytes: &[u8]) -> Option<(StackId, usize)> {
+    pub(super) fn expected(&mut self, bytes: &[u8]) -> Option<(StackId, usize)> {
         let index = self.expected[self.past];
         let expected = self.seen.get(index as usize)?;
         let rest = bytes.strip_prefix(self.name(expected))?;
@@ -106,7 +106,7 @@ impl SeenStacks {
     }
 
     #[inline]
-    pub fn get(&mut self, gets: &[u8]) -> Option<StackId> {
+    pub(super) fn get(&mut self, gets: &[u8]) -> Option<StackId> {
         let hash = self.hasher.hash_one(gets);
         let index = *self.table.find(hash, |&i| self.name(&self.seen[i as usize]) == gets)?;
         self.expected[self.past] = index;
@@ -120,7 +120,7 @@ impl SeenStacks {
         self.past = ((self.past << 4) ^ index as usize) % Self::SLOTS;
     }
 
-    pub fn remember(&mut self, gets: &[u8], stack: StackId) {
+    pub(super) fn remember(&mut self, gets: &[u8], stack: StackId) {
         let index = self.seen.len() as u32;
         self.seen.push(SeenStack { start: self.bytes.len(), length: gets.len(), stack });
         self.bytes.extend_from_slice(gets);
@@ -134,12 +134,12 @@ impl SeenStacks {
     }
 
     /// What a stack takes here, with room to grow.
-    pub fn cost(gets: &[u8]) -> usize {
+    pub(super) fn cost(gets: &[u8]) -> usize {
         gets.len() + 2 * size_of::<SeenStack>()
     }
 
     /// Forgets everything; gives the steps that it took.
-    pub fn clear(&mut self) -> usize {
+    pub(super) fn clear(&mut self) -> usize {
         if self.seen.is_empty() {
             return 1;
         }
