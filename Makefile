@@ -163,10 +163,9 @@ page:
 # made of is then compiled once.
 RUN_BY_TESTS := -p oomph-cli -p oomph-python -p oomph-cuda -p oomph-guard -p oomph-ram -p oomph-record
 
-# Three at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
-python-test: fetched
-	cargo build --locked $(RUN_BY_TESTS) $(FEATURES)
-	$(TOOK) Python $(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --junitxml=target/took/python.xml $(PYTEST_TIER) tests/python
+# Four at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
+python-test: compiled fetched
+	$(TOOK) Python $(VENV_PYTHON) -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --junitxml=target/took/python.xml $(PYTEST_TIER) tests/python
 
 # How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
 diagnose: $(VENV)/.ready

@@ -57,13 +57,15 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, sig
 # The files that take longest, begun first: at the end all workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
 LONGEST = (
-    "test_predict_programs", "test_predict", "test_run", "test_predict_values", "test_run_ram", "test_pytest_plugin", "test_fit", "test_census", "test_predict_model", "test_predict_batches",
-    "test_fit_script", "test_predict_phases", "test_ram", "test_plan", "test_fit_speed", "test_report", "test_data_stream", "test_diagnosis", "test_doctor", "test_fit_inference", "test_fix",
+    "test_predict_programs", "test_predict_values", "test_run", "test_predict", "test_notebook", "test_run_ram", "test_diagnosis", "test_report", "test_fit", "test_plan", "test_grid", "test_fix", "test_census",
+    "test_doctor", "test_ram", "test_fit_script", "test_predict_phases", "test_predict_batches", "test_bare", "test_spare", "test_release", "test_top", "test_fit_integrations", "test_profile_ram", "test_data_stream",
+    "test_fit_inference", "test_fit_tiles", "test_predict_model", "test_fit_split", "test_fit_memory", "test_data_arrays", "test_exports", "test_doctor_loader",
 )  # fmt: skip
 
 
 def pytest_addoption(parser):
     parser.addoption("--first-tier", action="store_true", help="leave out what tests/second_tier.toml names")
+    parser.addoption("--second-tier", action="store_true", help="run nothing else")
 
 
 class Tiers:
@@ -86,9 +88,10 @@ def pytest_collection_modifyitems(config, items):
     if not any("::" in word for word in config.args) and not config.option.keyword:
         found.unmatched = second.unmatched({item.path.name for item in items})
     config.stash[TIERS] = found
-    if config.getoption("--first-tier"):
-        config.hook.pytest_deselected(items=found.second)
-        items[:] = found.first
+    for option, left, kept in (("--first-tier", found.second, found.first), ("--second-tier", found.first, found.second)):
+        if config.getoption(option):
+            config.hook.pytest_deselected(items=left)
+            items[:] = kept
 
 
 def pytest_terminal_summary(terminalreporter, config):
