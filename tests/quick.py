@@ -76,7 +76,7 @@ def concerned(files):
     for file in files:
         parts = file.split("/")
         page |= parts[0] == "web"
-        if parts[0] == "crates" and len(parts) > 2:
+        if parts[0] == "crates" and (ROOT / "crates" / parts[1] / "Cargo.toml").exists():
             crates.add(parts[1])
         if file.startswith("tests/python/test_"):
             tests.add(parts[2].removeprefix("test_").removesuffix(".py"))
@@ -90,8 +90,9 @@ def concerned(files):
 def commands(crates, tests, page):
     """What is run, one after another."""
     # Python alone needs no compiler: a debug build of the command reads the package from the checkout.
+    if crates or not (ROOT / "target" / "debug" / "oomph").exists():
+        yield ["cargo", "build", "--locked"]
     if crates:
-        yield ["cargo", "build", "--locked", "-p", "oomph-python", *(word for name in ("cli", "cuda", "guard", "ram", "record") for word in ("-p", f"oomph-{name}"))]
         skips = [word for name in tiers.of_rust() for word in ("--skip", name)]
         yield ["cargo", "test", "--quiet", "--locked", *(word for crate in crates for word in ("-p", crate)), "--", *skips]
     if page:

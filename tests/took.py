@@ -77,6 +77,8 @@ def end():
             print(f"{seconds:8.1f} s  {name}")
     load = os.getloadavg()[0]
     print(f"\nThis machine: {os.cpu_count()} cores, a load of {load:.1f}; 3 million additions in Python take {machine():.2f} s.")
+    if any(row["part"] == "Rust" for row in notes) and not RESULTS["Rust"].exists():
+        print("The Rust tests are not counted below: cargo counts them above, and cargo-nextest is not installed.")
     count = {kind: sum(outcome == kind for *_, outcome in tests) for kind in ("passed", "failed", "skipped")}
     print(f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
     return 0

@@ -28,10 +28,8 @@ fn main() {
     let package = crates.join("../python/oomph");
     let files = python_files::below(&package);
     let sources = LIBRARIES.map(|name| crates.join(format!("oomph-{name}/src")));
-    // Folders of Python are not watched: it writes `__pycache__` there. A new file comes with a change of the file that imports it.
     let watched = sources.iter().cloned().chain(SHARED.map(|file| crates.join(file)));
-    for path in watched.chain(files.iter().map(|file| package.join(file))).chain([PathBuf::from("build.rs")])
-    {
+    for path in watched.chain([package.clone(), PathBuf::from("build.rs")]) {
         println!("cargo::rerun-if-changed={}", path.display());
     }
     let is = |key: &str, value: &str| variable(&format!("CARGO_CFG_TARGET_{key}")) == value;
