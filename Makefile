@@ -1,6 +1,6 @@
 # Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
 #   make demo    build, predict a training script for a T4, explain a real out-of-memory recording
-#   make test    lints, and the tests of the first tier: at most twelve minutes on two cores, from nothing
+#   make test    lints, and the tests of the first tier: a quarter of an hour on two cores, from nothing
 # The others are for working on oomph: make quick, test-all, format, reference, diagnose, canary, bench, fuzz, lint, deny.
 # For releases: make wheel, sdist, archives; all go to dist/.
 
